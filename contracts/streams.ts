@@ -1,0 +1,23 @@
+/** Every stream and bucket as plain data: what must exist before a process can work. */
+
+const hour = 3_600_000;
+
+export interface Bucket {
+  readonly name: string;
+  readonly storage: "file" | "memory";
+  /** How long an entry lives; 0 for ever. */
+  readonly ttlMs: number;
+  /** How long the mark of a deletion stays for watchers that were away. */
+  readonly markerTtlMs?: number;
+}
+
+export const buckets = {
+  /** Agents, interests, members and feeds, for whoever routes events. Rebuilt from Postgres if ever lost. */
+  routes: { name: "routes", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
+  /** Whom to trust. Entries that only matter while a token lives carry their own end; see `runtime/buckets.ts`. */
+  trust: { name: "trust", storage: "file", ttlMs: 0, markerTtlMs: 2 * hour },
+  /** First answers by Idempotency-Key. */
+  idempotency: { name: "idempotency", storage: "file", ttlMs: 24 * hour },
+  /** Requests admitted in the last minute. In memory: after a restart of the broker a window begins anew. */
+  quotas: { name: "quotas", storage: "memory", ttlMs: 180_000 },
+} as const satisfies Record<string, Bucket>;

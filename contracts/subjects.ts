@@ -1,0 +1,34 @@
+/** Every NATS subject and key the system uses is spelled here; builders and parsers stand side by side. */
+import type { OperationName, ServiceName } from "./operations.ts";
+import { operations } from "./operations.ts";
+
+export const subjects = {
+  /** A request to a service; its replicas share the work as one queue group. */
+  request: (name: OperationName) => `rpc.${operations[name].service}.${name}`,
+  requestsOf: (service: ServiceName) => `rpc.${service}.>`,
+  /** "Are you well?", answered by one replica of the service. */
+  health: (service: ServiceName) => `health.${service}`,
+};
+
+export const operationIn = (subject: string): string => subject.slice(subject.indexOf(".", 4) + 1);
+
+/** Keys of the bucket in which the registry announces what the hot paths must know. */
+export const routeKeys = {
+  agent: (tenant: string, agent: string) => `agent.${tenant}.${agent}`,
+  interest: (tenant: string, agent: string, interest: string) => `interest.${tenant}.${agent}.${interest}`,
+  member: (tenant: string, channel: string, agent: string) => `member.${tenant}.${channel}.${agent}`,
+  feed: (tenant: string, channel: string, feed: string) => `feed.${tenant}.${channel}.${feed}`,
+};
+
+/** Keys of the bucket that says which credentials to trust: public signing keys, revoked keys, stopped agents. */
+export const trustKeys = {
+  signing: (kid: string) => `signing.${kid}`,
+  revokedKey: (keyId: string) => `revoked.${keyId}`,
+  stoppedAgent: (agent: string) => `stopped.${agent}`,
+};
+
+export function parseTrustKey(key: string): { kind: "signing" | "revoked" | "stopped"; id: string } | undefined {
+  const [kind, id, ...rest] = key.split(".");
+  if (!id || rest.length > 0 || (kind !== "signing" && kind !== "revoked" && kind !== "stopped")) return undefined;
+  return { kind, id };
+}

@@ -1,0 +1,83 @@
+/** Key-value buckets on JetStream: made when missing, written with compare-and-set, watched without gaps. */
+import { jetstream, jetstreamManager } from "@nats-io/jetstream";
+import { type KV, type KvEntry, Kvm, type KvWatchEntry } from "@nats-io/kv";
+import type { NatsConnection } from "@nats-io/nats-core";
+import type { Bucket } from "../contracts/streams.ts";
+import type { Log } from "./log.ts";
+
+/** Opens a bucket, making it first where it does not exist. `replicas` follows the size of the NATS cluster. */
+export async function openBucket(nc: NatsConnection, bucket: Bucket, replicas = 1): Promise<KV> {
+  const kvm = new Kvm(jetstream(nc));
+  return await kvm.create(bucket.name, {
+    history: 1,
+    storage: bucket.storage,
+    replicas,
+    ...(bucket.ttlMs ? { ttl: bucket.ttlMs } : {}),
+    ...(bucket.markerTtlMs ? { markerTTL: bucket.markerTtlMs } : {}),
+  });
+}
+
+export const isLive = (entry: KvEntry | null): entry is KvEntry => entry !== null && entry.operation === "PUT";
+
+/** Another writer was faster: err_code 10071, "wrong last sequence"; 10164 is its per-subject twin. */
+export const lostRace = (error: unknown): boolean => {
+  const code = (error as { code?: number } | undefined)?.code;
+  return code === 10071 || code === 10164;
+};
+
+/**
+ * Every entry, then every change. Begins again from the first entry after a broken watch, so what was missed is seen
+ * late rather than never; `apply` must therefore bear repetition. `ready` settles once the first round is through.
+ */
+export function watchBucket(options: {
+  readonly nc: NatsConnection;
+  readonly bucket: Bucket;
+  readonly key?: string;
+  readonly apply: (entry: KvEntry) => void;
+  readonly log: Log;
+}): { readonly ready: Promise<void>; readonly ended: Promise<void> } & AsyncDisposable {
+  const { nc, bucket, key, apply, log } = options;
+  const ready = Promise.withResolvers<void>();
+  const stop = new AbortController();
+  let watch: { stop(): void } | undefined;
+  const ended = (async () => {
+    for (let failures = 0; !stop.signal.aborted; failures++) {
+      try {
+        const kv = await openBucket(nc, bucket);
+        const present = (await kv.status()).values;
+        const entries = await kv.watch(key ? { key } : {});
+        watch = entries;
+        if (stop.signal.aborted) entries.stop();
+        if (present === 0) ready.resolve();
+        for await (const entry of entries) {
+          apply(entry);
+          failures = 0;
+          if (isLastOfFirstRound(entry)) ready.resolve();
+        }
+      } catch (error) {
+        if (stop.signal.aborted || nc.isClosed()) break;
+        log.warn("bucket.watch_broken", { bucket: bucket.name, error });
+      }
+      if (stop.signal.aborted || nc.isClosed()) break;
+      await new Promise((resolve) => setTimeout(resolve, Math.min(5_000, 100 * 2 ** Math.min(failures, 6))));
+    }
+    ready.reject(new Error(`The watch of bucket ${bucket.name} ended before it began`));
+  })();
+  ready.promise.catch(() => {});
+  return {
+    ready: ready.promise,
+    ended,
+    async [Symbol.asyncDispose]() {
+      stop.abort();
+      watch?.stop();
+      await ended;
+    },
+  };
+}
+
+const isLastOfFirstRound = (entry: KvWatchEntry) => entry.isUpdate || (entry.delta ?? 0) === 0;
+
+/** Whether JetStream answers at all. */
+export const pingJetStream = async (nc: NatsConnection): Promise<void> => {
+  await (await jetstreamManager(nc, { timeout: 1_000 })).getAccountInfo();
+};

@@ -1,0 +1,112 @@
+/** The request side of the bus: one connection, requests with deadlines, and clear faults when nobody answers. */
+import { type NatsConnection, NoRespondersError, RequestError, TimeoutError } from "@nats-io/nats-core";
+import { connect } from "@nats-io/transport-node";
+import { faultFrom, unavailable } from "../contracts/errors.ts";
+import {
+  deadlineOf,
+  type Input,
+  type OperationName,
+  operationOf,
+  operations,
+  type Output,
+} from "../contracts/operations.ts";
+import { subjects } from "../contracts/subjects.ts";
+import { faultIn, type Origin, toHeaders } from "./context.ts";
+import type { Log } from "./log.ts";
+import { inSpan } from "./telemetry.ts";
+
+export interface Bus extends AsyncDisposable {
+  readonly nc: NatsConnection;
+  /** The answer as the service wrote it. Throws the service's `Fault`, or `service_unavailable` when none came in time. */
+  ask<N extends OperationName>(name: N, input: Input<N>, origin: Origin, signal?: AbortSignal): Promise<Answer<N>>;
+}
+
+export interface Answer<N extends OperationName> {
+  readonly bytes: Uint8Array;
+  read(): Output<N>;
+}
+
+export async function connectBus(url: string, name: string, log: Log): Promise<Bus> {
+  const address = parseUrl(url);
+  const nc = await connect({
+    ...address,
+    name,
+    maxReconnectAttempts: -1,
+    reconnectTimeWait: 250,
+    // A fleet that lost its broker must not come back in one step.
+    reconnectJitter: 250,
+    timeout: 5_000,
+    ignoreClusterUpdates: false,
+  });
+  const status = watchStatus(nc, log);
+  return {
+    nc,
+    ask: (operation, input, origin, signal) =>
+      inSpan(`${operations[operation].service} ${operation}`, {
+        kind: "client",
+        attributes: { "rpc.system": "nats", "rpc.service": operations[operation].service, "rpc.method": operation },
+      }, () => ask(nc, operation, input, origin, signal)),
+    async [Symbol.asyncDispose]() {
+      await nc.close();
+      await status;
+    },
+  };
+}
+
+async function ask<N extends OperationName>(
+  nc: NatsConnection,
+  name: N,
+  input: Input<N>,
+  origin: Origin,
+  signal?: AbortSignal,
+): Promise<Answer<N>> {
+  const deadlineMs = deadlineOf(operationOf(name));
+  const request = nc.request(subjects.request(name), JSON.stringify(input), {
+    timeout: deadlineMs,
+    headers: toHeaders(origin, deadlineMs),
+  });
+  const msg = await (signal ? Promise.race([request, aborted(signal)]) : request).catch((error: unknown) => {
+    throw explain(error, operations[name].service);
+  });
+  const fault = faultIn(msg);
+  if (fault) throw fault;
+  return { bytes: msg.data, read: () => msg.data.length === 0 ? undefined as Output<N> : msg.json<Output<N>>() };
+}
+
+function explain(error: unknown, service: string) {
+  if (error instanceof NoRespondersError || (error instanceof RequestError && error.isNoResponders())) {
+    return unavailable(`The ${service} service is away; try again shortly`, error);
+  }
+  if (error instanceof TimeoutError) return unavailable(`The ${service} service did not answer in time`, error, 2);
+  if (error instanceof Error && /closed|disconnect|draining/i.test(error.name + error.message)) {
+    return unavailable("The bus is away; try again shortly", error);
+  }
+  return faultFrom(error);
+}
+
+const aborted = (signal: AbortSignal): Promise<never> =>
+  new Promise((_, reject) => {
+    const fail = () => reject(unavailable("The request was given up", signal.reason));
+    if (signal.aborted) fail();
+    else signal.addEventListener("abort", fail, { once: true });
+  });
+
+/** `nats://user:pass@host:port,…` as the client wants it: credentials apart from the servers. */
+function parseUrl(url: string) {
+  const parts = url.split(",").map((part) => new URL(part.includes("://") ? part : `nats://${part}`));
+  const { username, password, protocol } = parts[0]!;
+  return {
+    servers: parts.map((part) => part.host),
+    ...(username && password ? { user: decodeURIComponent(username), pass: decodeURIComponent(password) } : {}),
+    ...(username && !password ? { token: decodeURIComponent(username) } : {}),
+    ...(protocol === "tls:" ? { tls: {} } : {}),
+  };
+}
+
+async function watchStatus(nc: NatsConnection, log: Log): Promise<void> {
+  for await (const status of nc.status()) {
+    if (status.type === "disconnect" || status.type === "reconnect" || status.type === "error") {
+      log.warn(`bus.${status.type}`, "error" in status ? { error: status.error } : {});
+    }
+  }
+}

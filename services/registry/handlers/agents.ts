@@ -1,0 +1,70 @@
+/** Agents: register, read, change, stop and start. */
+import { notFound } from "../../../contracts/errors.ts";
+import { newId } from "../../../contracts/identity.ts";
+import type { Handlers } from "../../../contracts/operations.ts";
+import type { Agent } from "../../../contracts/registry.ts";
+import { trustKeys } from "../../../contracts/subjects.ts";
+import { TOKEN_SECONDS } from "../../../contracts/tokens.ts";
+import type { Announcer } from "../announce.ts";
+import { agentRoute } from "../routes.ts";
+import type { AgentStore } from "../store/agents.ts";
+
+type AgentOperations =
+  | "agents.register"
+  | "agents.list"
+  | "agents.get"
+  | "agents.update"
+  | "agents.deactivate"
+  | "agents.activate";
+
+export function agentHandlers(deps: {
+  readonly agents: AgentStore;
+  readonly announcer: Pick<Announcer, "change">;
+}): Pick<Handlers<"registry">, AgentOperations> {
+  const { agents, announcer } = deps;
+
+  const setStatus = (tenant: string, id: string, status: Agent["status"]) =>
+    announcer.change(async (tx, announce) => {
+      const agent = await agents.update(tx, tenant, id, { status });
+      if (!agent) throw notFound("agent", id);
+      announce(agentRoute(agent));
+      // While it is stopped its tokens are refused; none of them outlives its hour, and neither need this.
+      const stopped = { bucket: "trust", key: trustKeys.stoppedAgent(id), ttlSeconds: TOKEN_SECONDS + 60 } as const;
+      announce(status === "inactive" ? { ...stopped, value: {} } : stopped);
+    });
+
+  return {
+    "agents.register": ({ body }, { caller, seed }) =>
+      announcer.change(async (tx, announce) => {
+        const agent = await agents.insert(tx, caller.tenant, newId("agent", seed), body);
+        announce(agentRoute(agent));
+        return agent;
+      }),
+
+    "agents.list": ({ query }, { caller }) => agents.list(caller.tenant, query),
+
+    async "agents.get"({ path: { id } }, { caller }) {
+      const agent = await agents.find(caller.tenant, id);
+      if (!agent) throw notFound("agent", id);
+      return agent;
+    },
+
+    "agents.update": ({ path: { id }, body }, { caller }) =>
+      announcer.change(async (tx, announce) => {
+        const agent = await agents.update(tx, caller.tenant, id, body);
+        if (!agent) throw notFound("agent", id);
+        announce(agentRoute(agent));
+        return agent;
+      }),
+
+    async "agents.deactivate"({ path: { id } }, { caller }) {
+      await setStatus(caller.tenant, id, "inactive");
+      return { status: "inactive" };
+    },
+
+    async "agents.activate"({ path: { id } }, { caller }) {
+      await setStatus(caller.tenant, id, "active");
+      return { status: "active" };
+    },
+  };
+}

@@ -1,0 +1,51 @@
+/** The registry's wiring, top to bottom. */
+import { pingJetStream } from "../../runtime/buckets.ts";
+import { connectBus } from "../../runtime/bus.ts";
+import { migrate, openDatabase } from "../../runtime/database.ts";
+import { readEnv } from "../../runtime/env.ts";
+import { type App, run } from "../../runtime/lifecycle.ts";
+import { createLog, type Log } from "../../runtime/log.ts";
+import { deriveKey } from "../../runtime/secret.ts";
+import { serve } from "../../runtime/serve.ts";
+import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { startAnnouncer } from "./announce.ts";
+import { RegistryEnv } from "./env.ts";
+import { restoreAnnouncements } from "./restore.ts";
+import { registry } from "./registry.ts";
+import { stores } from "./store/stores.ts";
+import { tokens } from "./tokens.ts";
+
+export async function start(
+  app: App,
+  log: Log,
+  source: Record<string, string | undefined> = process.env,
+): Promise<void> {
+  const env = readEnv(RegistryEnv, source);
+  const { sql } = app.use(openDatabase(env.DATABASE_URL, "registry"));
+  await migrate(sql, "registry", new URL("./schema/", import.meta.url));
+  const bus = app.use(await connectBus(env.NATS_URL, "registry", log));
+  const all = stores(sql);
+  const announcer = app.use(await startAnnouncer(bus.nc, sql, log));
+  await restoreAnnouncements(bus.nc, announcer, all, log);
+  const issuing = tokens({
+    store: all.signingKeys,
+    announcer,
+    sealingKey: deriveKey(env.SERVER_SECRET, "signing keys"),
+  });
+  app.use(serve({
+    nc: bus.nc,
+    service: "registry",
+    handlers: registry({ ...all, announcer, tokens: issuing, hashKey: deriveKey(env.SERVER_SECRET, "api keys") }),
+    checks: { postgres: () => sql`select 1`, jetstream: () => pingJetStream(bus.nc) },
+    log,
+  }));
+}
+
+if (import.meta.main) {
+  const log = createLog({ fields: { service: "registry" } });
+  await run(async (app) => {
+    app.use(await startTelemetry("registry", readEnv(TelemetryEnv)));
+    await start(app, log);
+    log.info("registry.ready");
+  });
+}

@@ -1,0 +1,67 @@
+/**
+ * Announces everything again when the buckets have lost it: a new broker in front of an old database, or a bucket that
+ * was deleted. A mark in each bucket says that the last such round was completed.
+ */
+import type { NatsConnection } from "@nats-io/nats-core";
+import { buckets } from "../../contracts/streams.ts";
+import { trustKeys } from "../../contracts/subjects.ts";
+import { isLive, openBucket } from "../../runtime/buckets.ts";
+import type { Tx } from "../../runtime/database.ts";
+import type { Log } from "../../runtime/log.ts";
+import type { Announcement, Announcer } from "./announce.ts";
+import { agentRoute, feedRoute, interestRoute, memberRoute } from "./routes.ts";
+import type { Stores } from "./store/stores.ts";
+import { RETIRED_SECONDS } from "./tokens.ts";
+
+const MARK = "complete";
+const PAGE = 500;
+
+export async function restoreAnnouncements(
+  nc: NatsConnection,
+  announcer: Announcer,
+  stores: Stores,
+  log: Log,
+): Promise<void> {
+  const marks = [await openBucket(nc, buckets.routes), await openBucket(nc, buckets.trust)];
+  if ((await Promise.all(marks.map((kv) => kv.get(MARK)))).every(isLive)) return;
+  const { agents, interests, channels } = stores;
+  await restoreSigningKeys(announcer, stores);
+  await everyRow(announcer, agents.after, agentRoute);
+  await everyRow(announcer, interests.after, interestRoute);
+  await everyRow(announcer, channels.membersAfter, (member) => memberRoute(member.tenant_id, member));
+  await everyRow(announcer, channels.feedsAfter, (feed) => feedRoute(feed.tenant_id, feed));
+  for (const kv of marks) await kv.put(MARK, "{}");
+  log.info("announcements.restored");
+}
+
+/** A page is read and announced in one transaction that holds its rows, so no newer change can be overtaken. */
+async function everyRow<T extends { id: string }>(
+  announcer: Announcer,
+  read: (tx: Tx, after: string, limit: number) => Promise<T[]>,
+  route: (row: T) => Announcement | undefined,
+): Promise<void> {
+  for (let after: string | undefined = ""; after !== undefined;) {
+    const from: string = after;
+    after = await announcer.change(async (tx, announce) => {
+      const rows = await read(tx, from, PAGE);
+      for (const row of rows) {
+        const item = route(row);
+        if (item) announce(item);
+      }
+      return rows.at(-1)?.id;
+    });
+  }
+}
+
+const restoreSigningKeys = (announcer: Announcer, { signingKeys }: Stores) =>
+  announcer.change(async (tx, announce) => {
+    await signingKeys.lockAll(tx);
+    for (const { kid, public_jwk, retired_at } of await signingKeys.trusted(tx, RETIRED_SECONDS)) {
+      announce({
+        bucket: "trust",
+        key: trustKeys.signing(kid),
+        value: { jwk: public_jwk },
+        ...(retired_at ? { ttlSeconds: RETIRED_SECONDS } : {}),
+      });
+    }
+  });
