@@ -1,4 +1,5 @@
 // Types of setup.mjs for the TypeScript that imports it.
+export const projectDir: string;
 export const WANTED_NATS: string;
 export const OLDEST_NATS: string;
 

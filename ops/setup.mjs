@@ -8,14 +8,14 @@ import path from "node:path";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
 
-const PROJECT = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
+export const projectDir = path.dirname(path.dirname(fileURLToPath(import.meta.url)));
 
 export const WANTED_NATS = "2.15.1";
 // Message schedules came with 2.12.
 export const OLDEST_NATS = "2.12.0";
 const OLDEST_NODE = 24;
 
-const RELEASE = `https://github.com/nats-io/nats-server/releases/download/v${WANTED_NATS}`;
+const RELEASE_PAGE = `https://github.com/nats-io/nats-server/releases/download/v${WANTED_NATS}`;
 // Newer than any stable Debian of today; the first that answers with a new enough package is taken.
 const DEBIAN_SUITES = ["forky", "sid"];
 
@@ -44,42 +44,47 @@ export async function setup({ quiet = false, env = process.env } = {}) {
 }
 
 export function cacheDir(env = process.env) {
-  return path.resolve(PROJECT, env.SENSORIUM_CACHE || ".cache");
+  return path.resolve(projectDir, env.SENSORIUM_CACHE || ".cache");
 }
 
 // ---------------------------------------------------------------------------------------------------- node modules
 
-const MODULES = path.join(PROJECT, "node_modules");
+const MODULES = path.join(projectDir, "node_modules");
 const MODULES_STAMP = path.join(MODULES, ".sensorium-setup.json");
 
 async function installModules(env) {
   const wanted = lockDigest();
   if (readJson(MODULES_STAMP)?.lock === wanted) return false;
-  return await withLock(path.join(PROJECT, ".cache", "modules.lock"), async () => {
-    if (readJson(MODULES_STAMP)?.lock === wanted) return false;
-    const fits = installedModulesFit();
-    if (!fits) await npmInstall(env);
+  // A user's own `npm ci`, or an image built by another user: nothing to do, and perhaps no right to leave a stamp.
+  if (installedModulesFit()) {
     linkPostgresLibraries();
-    writeJson(MODULES_STAMP, { lock: wanted });
-    return !fits;
+    remember(MODULES_STAMP, { lock: wanted });
+    return false;
+  }
+  return await withLock(path.join(projectDir, ".cache", "modules.lock"), async () => {
+    if (readJson(MODULES_STAMP)?.lock === wanted) return false;
+    await npmInstall(env);
+    linkPostgresLibraries();
+    remember(MODULES_STAMP, { lock: wanted });
+    return true;
   });
 }
 
 // The platform belongs to it: a folder shared between machines must not keep the other machine's binaries.
 function lockDigest() {
-  const lock = fs.readFileSync(path.join(PROJECT, "package-lock.json"));
+  const lock = fs.readFileSync(path.join(projectDir, "package-lock.json"));
   return createHash("sha256").update(lock).update(`${process.platform} ${process.arch}`).digest("hex");
 }
 
 // npm leaves a copy of the lock file that says what it installed, so a user's own `npm ci` is recognised. A package
 // for another platform may be missing.
 function installedModulesFit() {
-  const wanted = readJson(path.join(PROJECT, "package-lock.json"))?.packages ?? {};
+  const wanted = readJson(path.join(projectDir, "package-lock.json"))?.packages ?? {};
   const present = readJson(path.join(MODULES, ".package-lock.json"))?.packages;
   if (!present) return false;
   return Object.entries(wanted).every(([folder, { version, optional, devOptional, os, cpu, libc }]) => {
     if (folder === "") return true;
-    const isHere = fs.existsSync(path.join(PROJECT, folder, "package.json"));
+    const isHere = fs.existsSync(path.join(projectDir, folder, "package.json"));
     if (isHere) return present[folder]?.version === version;
     const isForHere = !libc && (os?.includes(process.platform) ?? true) && (cpu?.includes(process.arch) ?? true);
     return Boolean(optional || devOptional) && !isForHere;
@@ -99,13 +104,13 @@ async function npmInstall(env) {
   // dev and optional are named because NODE_ENV=production or an `omit` in the user's npm settings would leave them
   // out, and with them Node, Postgres and the tests. Engine warnings of the older Node are noise: errors only.
   const flags = ["--no-save", "--include=dev", "--include=optional", "--loglevel=error", "--no-audit", "--no-fund"];
-  const options = { cwd: PROJECT, env: npmEnv, stdio: "inherit", limitMs: NPM_MS };
+  const options = { cwd: projectDir, env: npmEnv, stdio: "inherit", limitMs: NPM_MS };
   const { code, error } = await run(command, [...first, "install", ...flags], options);
   const fault = error ?? (code === 0 ? undefined : `npm ended with code ${code}, see its output above`);
   if (!fault && installedModulesFit()) return;
   throw new SetupError(
     `Cannot install the node modules: ${fault ?? "what npm installed differs from package-lock.json"}. ` +
-      `Remove node_modules in ${PROJECT} and run this again when the npm registry can be reached.`,
+      `Remove node_modules in ${projectDir} and run this again when the npm registry can be reached.`,
   );
 }
 
@@ -163,6 +168,12 @@ async function fetchNatsServer(env) {
   return await withLock(path.join(cacheDir(env), "nats-server.lock"), async () => {
     const meanwhile = await findNatsServer(env);
     if (meanwhile) return meanwhile;
+    // What a set-up that was killed left behind.
+    for (const left of listFiles(cacheDir(env)).filter((file) => path.basename(file).startsWith("fetch-"))) {
+      fs.rmSync(left, { recursive: true, force: true });
+    }
+    const tooOld = findOnPath("nats-server", env.PATH);
+    if (tooOld) say(`${tooOld} is ${(await versionOf(tooOld, env)) ?? "unusable"}, not ${OLDEST_NATS} or newer`);
     for (const way of [fromRelease, fromDebian, fromGo]) {
       const workshop = fs.mkdtempSync(path.join(cacheDir(env), "fetch-"));
       try {
@@ -189,21 +200,23 @@ async function fetchNatsServer(env) {
   });
 }
 
-async function fromRelease(workshop) {
+async function fromRelease(workshop, env) {
+  // A mirror for networks that do not reach github.com: any address with the release's files under it.
+  const release = (env.NATS_RELEASE_URL || RELEASE_PAGE).replace(/\/$/, "");
   const os = { linux: "linux", darwin: "darwin" }[process.platform];
   const cpu = { x64: "amd64", arm64: "arm64" }[process.arch];
   const name = `nats-server-v${WANTED_NATS}-${os}-${cpu}`;
-  say(`fetching nats-server ${WANTED_NATS} from its release page on github.com`);
+  say(`fetching nats-server ${WANTED_NATS} from ${release}`);
   if (!os || !cpu) throw new Error(`no release for ${process.platform}-${process.arch}`);
   // Checked against the release's own list, which finds a broken download but not a replaced release: when this was
   // written the release page was out of reach, and a sum that nobody has compared with it is worse than none.
-  const sums = await (await download(`${RELEASE}/SHA256SUMS`)).text();
-  const wanted = sums.split("\n").map((line) => line.trim().split(/\s+\*?/)).find(([, file]) =>
-    file === `${name}.tar.gz`
-  );
+  const sums = path.join(workshop, "SHA256SUMS");
+  await saveTo(sums, await download(`${release}/SHA256SUMS`));
+  const entries = fs.readFileSync(sums, "utf8").split("\n").map((line) => line.trim().split(/\s+\*?/));
+  const wanted = entries.find(([, file]) => file === `${name}.tar.gz`);
   if (!wanted) throw new Error(`its SHA256SUMS does not name ${name}.tar.gz`);
   const archive = path.join(workshop, "archive.tar.gz");
-  const found = await saveTo(archive, await download(`${RELEASE}/${name}.tar.gz`));
+  const found = await saveTo(archive, await download(`${release}/${name}.tar.gz`));
   if (found !== wanted[0].toLowerCase()) throw new Error(`checksum of ${name}.tar.gz is ${found}, not ${wanted[0]}`);
   await mustRun("tar", ["-xzf", archive, "-C", workshop], { limitMs: 60 * SECOND });
   return path.join(workshop, name, "nats-server");
@@ -422,7 +435,7 @@ async function versionOf(binary, env) {
   const version = code === 0 ? /v?(\d+\.\d+\.\d+)/.exec(output)?.[1] : undefined;
   if (version) {
     const others = Object.entries(readJson(memory) ?? {}).filter(([file]) => fs.existsSync(file));
-    writeJson(memory, { ...Object.fromEntries(others), [binary]: { stamp, version } });
+    remember(memory, { ...Object.fromEntries(others), [binary]: { stamp, version } });
   }
   return version;
 }
@@ -476,13 +489,16 @@ function run(command, args, { cwd, env = process.env, stdio = "pipe", limitMs, o
     const settle = (code) => {
       clearTimeout(soft);
       clearTimeout(hard);
+      for (const stream of child.stdio) stream?.destroy();
       resolve({ code, output, error });
     };
     child.once("error", (fault) => {
       error = fault.message;
       settle(-1);
     });
-    child.once("exit", (code) => setImmediate(settle, code));
+    child.once("close", settle);
+    // Helpers that outlive their program keep its output open; what matters has been said.
+    child.once("exit", (code) => setTimeout(settle, SECOND, code).unref());
   });
 }
 
@@ -490,7 +506,14 @@ function run(command, args, { cwd, env = process.env, stdio = "pipe", limitMs, o
 
 /** Runs the work while no other set-up does; a lock whose holder is gone is taken over. */
 async function withLock(file, work) {
-  fs.mkdirSync(path.dirname(file), { recursive: true });
+  try {
+    fs.mkdirSync(path.dirname(file), { recursive: true });
+    fs.accessSync(path.dirname(file), fs.constants.W_OK);
+  } catch (error) {
+    throw new SetupError(
+      `Cannot write to ${path.dirname(file)}, where set-up keeps what it fetches: ${oneLine(error)}`,
+    );
+  }
   const mine = { pid: process.pid, started: processStart(process.pid), token: randomBytes(8).toString("hex") };
   let told = false;
   while (!createExclusively(file, mine)) {
@@ -573,11 +596,16 @@ function readJson(file) {
   }
 }
 
-function writeJson(file, value) {
-  fs.mkdirSync(path.dirname(file), { recursive: true });
+// What is remembered only saves time: where it cannot be written, it is found out again.
+function remember(file, value) {
   const draft = `${file}.${process.pid}`;
-  fs.writeFileSync(draft, JSON.stringify(value, null, 2) + "\n");
-  fs.renameSync(draft, file);
+  try {
+    fs.mkdirSync(path.dirname(file), { recursive: true });
+    fs.writeFileSync(draft, JSON.stringify(value, null, 2) + "\n");
+    fs.renameSync(draft, file);
+  } catch {
+    fs.rmSync(draft, { force: true });
+  }
 }
 
 function listFiles(folder) {

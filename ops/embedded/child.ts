@@ -102,9 +102,15 @@ export function asServer(child: Child, url: string, held: Claim): EmbeddedServer
   return { url, pid: child.pid, exited, stop, [Symbol.asyncDispose]: stop };
 }
 
+const running = new Map<number, NodeJS.Signals>();
+
+function endAll(): void {
+  for (const [pid, signal] of running) sendSignal(pid, signal);
+}
+
 async function launch(options: ChildOptions): Promise<{ pid: number; exited: Promise<Exit> }> {
-  const [lastSignal] = options.ending[0] ?? ["SIGTERM"];
-  const [command, ...args] = [...(await diesWithParent(lastSignal)), options.command, ...options.args] as [string];
+  const [firstSignal] = options.ending[0] ?? ["SIGTERM"];
+  const [command, ...args] = [...(await diesWithParent(firstSignal)), options.command, ...options.args] as [string];
   const output = openSync(options.outputFile, "a", 0o600);
   try {
     const child = spawn(command, args, {
@@ -118,10 +124,10 @@ async function launch(options: ChildOptions): Promise<{ pid: number; exited: Pro
     const exited = new Promise<Exit>((resolve) => child.once("exit", (code, signal) => resolve({ code, signal })));
     await new Promise<void>((resolve, reject) => child.once("spawn", resolve).once("error", reject));
     const pid = child.pid as number;
+    running.set(pid, firstSignal);
+    exited.then(() => running.delete(pid));
     // For an end by process.exit() or an uncaught error, where nobody calls stop().
-    const endWithParent = () => sendSignal(pid, lastSignal);
-    process.once("exit", endWithParent);
-    exited.then(() => process.removeListener("exit", endWithParent));
+    if (!process.listeners("exit").includes(endAll)) process.on("exit", endAll);
     return { pid, exited };
   } catch (error) {
     throw new Error(`Cannot start ${options.name} (${options.command}): ${(error as Error).message}`, { cause: error });

@@ -1,8 +1,9 @@
 // Who owns an embedded server's data: one live process at a time, known by its pid and the moment it started.
 import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { readFileSync, renameSync, writeFileSync } from "node:fs";
-import { link, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { constants, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { access, link, mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -28,16 +29,25 @@ interface ClaimFile {
   child?: ProcessIdentity;
 }
 
+export interface ClaimOptions {
+  dataDir: string;
+  /** Names the claim file: one claim for each server. */
+  name: string;
+  ending: Ending;
+}
+
 /**
- * Takes the claim file, or throws when its owner lives. A claim whose owner is gone is stale: the server it left behind
- * is ended first, for two servers must never write to the same files.
+ * Takes the server's claim in the data folder, or throws when its owner lives. A claim whose owner is gone is stale: the
+ * server it left behind is ended first, for two servers must never write to the same files.
  */
-export async function claim(file: string, what: string, ending: Ending): Promise<Claim> {
+export async function claim({ dataDir, name, ending }: ClaimOptions): Promise<Claim> {
+  await makeFolder(dataDir);
+  const file = join(dataDir, `${name}.lock`);
   const mine: ClaimFile = { token: randomBytes(8).toString("hex"), owner: await identifySelf() };
   while (!(await createExclusively(file, mine))) {
     const held = await read(file);
     if (held && (await isAlive(held.owner))) {
-      throw new Error(`${what} is in use by process ${held.owner.pid}: stop that one, or choose another DATA_DIR`);
+      throw new Error(`${dataDir} is in use by process ${held.owner.pid}: stop that one, or choose another DATA_DIR`);
     }
     if (held?.child) await end(held.child, ending);
     await takeAway(file, held?.token);
@@ -52,6 +62,17 @@ export async function claim(file: string, what: string, ending: Ending): Promise
       if ((await read(file))?.token === mine.token) await rm(file, { force: true });
     },
   };
+}
+
+// Others may pass through but not look around: Postgres, which runs as somebody else when we are root, has its own
+// folder in it.
+async function makeFolder(dataDir: string): Promise<void> {
+  try {
+    await mkdir(dataDir, { recursive: true, mode: 0o711 });
+    await access(dataDir, constants.W_OK | constants.X_OK);
+  } catch (cause) {
+    throw new Error(`Cannot keep data in ${dataDir}: ${(cause as Error).message}`, { cause });
+  }
 }
 
 /** Ends the process, if it is still the one that was meant. */
@@ -70,7 +91,8 @@ export function sendSignal(pid: number, signal: NodeJS.Signals): void {
     process.kill(pid, signal);
   } catch (error) {
     // Gone already is what we wanted.
-    if (codeOf(error) !== "ESRCH") throw error;
+    if (codeOf(error) === "ESRCH") return;
+    throw new Error(`Cannot end process ${pid} with ${signal}: ${(error as Error).message}`, { cause: error });
   }
 }
 

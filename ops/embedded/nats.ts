@@ -37,8 +37,7 @@ const ENDING: Ending = [["SIGTERM", 15_000], ["SIGKILL", 5_000]];
 
 export async function startNats(options: NatsOptions): Promise<EmbeddedNats> {
   const dataDir = resolve(options.dataDir);
-  await mkdir(dataDir, { recursive: true, mode: 0o711 });
-  const held = await claim(join(dataDir, "nats.lock"), `The message store in ${dataDir}`, ENDING);
+  const held = await claim({ dataDir, name: "nats", ending: ENDING });
   let child: Child | undefined;
   try {
     const server = await findNatsServer();

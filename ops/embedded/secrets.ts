@@ -1,5 +1,6 @@
 // The random credentials of the embedded servers, made once for each data folder.
 import { randomBytes } from "node:crypto";
+import { existsSync } from "node:fs";
 import { link, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -21,6 +22,9 @@ export async function secretsIn(dataDir: string): Promise<Secrets> {
     return parse(await readFile(file, "utf8"), file);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+  }
+  if (existsSync(join(dataDir, "postgres"))) {
+    throw new Error(`${file} is missing, and the database beside it opens with nothing else: restore it from a backup`);
   }
   const fresh: Secrets = { nats: newLogin(), postgres: newLogin() };
   try {
@@ -48,7 +52,7 @@ function parse(text: string, file: string): Secrets {
   } catch {
     // Not JSON; said below.
   }
-  throw new Error(`${file} is damaged: restore it from a backup, for the data beside it opens with nothing else`);
+  throw new Error(`${file} is damaged, and the data beside it opens with nothing else: restore it from a backup`);
 }
 
 function isLogin(value: unknown): value is Login {
