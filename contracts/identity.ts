@@ -79,12 +79,13 @@ export const TenantCaller = z.object({
 });
 export type TenantCaller = z.output<typeof TenantCaller>;
 
-/** Everyone a service may be called by. `anonymous` has shown nothing yet; `operator` holds the bus credentials. */
+/** Everyone a service may be called by. `anonymous` has shown nothing yet; `operator` holds the bus credentials, as does a `service` that works for nobody in particular. */
 export const Caller = z.discriminatedUnion("kind", [
   TenantCaller.extend({ kind: z.literal("agent") }),
   TenantCaller.extend({ kind: z.literal("org_admin") }),
   z.object({ kind: z.literal("anonymous") }),
   z.object({ kind: z.literal("operator") }),
+  z.object({ kind: z.literal("service"), name: z.string() }),
 ]);
 export type Caller = z.output<typeof Caller>;
 

@@ -11,6 +11,33 @@ export interface Bucket {
   readonly markerTtlMs?: number;
 }
 
+export interface Stream {
+  readonly name: string;
+  readonly subjects: readonly string[];
+  readonly retention: "limits" | "workqueue";
+  readonly storage: "file" | "memory";
+  /** How long a message is kept; 0 for ever. */
+  readonly maxAgeMs: number;
+  /** How long a repeated `Nats-Msg-Id` is recognised. */
+  readonly duplicateWindowMs?: number;
+  readonly maxPerSubject?: number;
+  readonly maxConsumers?: number;
+  /** Messages may ask to be published later. */
+  readonly schedules?: true;
+}
+
+/** Every accepted event, once. Its sequence names it from here on. */
+export const eventStream = (retentionMs: number): Stream => ({
+  name: "EVENTS",
+  subjects: ["event.*"],
+  retention: "limits",
+  storage: "file",
+  maxAgeMs: retentionMs,
+  duplicateWindowMs: retentionMs,
+});
+
+export const deliveryStreamName = (shard: number): string => `DELIVERIES-${shard}`;
+
 export const buckets = {
   /** Agents, interests, members and feeds, for whoever routes events. Rebuilt from Postgres if ever lost. */
   routes: { name: "routes", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },

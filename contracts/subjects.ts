@@ -1,5 +1,6 @@
 /** Every NATS subject and key the system uses is spelled here; builders and parsers stand side by side. */
-import type { OperationName, ServiceName } from "./operations.ts";
+import type { ServiceName } from "./operation.ts";
+import type { OperationName } from "./operations.ts";
 import { operations } from "./operations.ts";
 
 export const subjects = {
@@ -8,7 +9,27 @@ export const subjects = {
   requestsOf: (service: ServiceName) => `rpc.${service}.>`,
   /** "Are you well?", answered by one replica of the service. */
   health: (service: ServiceName) => `health.${service}`,
+  /** Accepted events, by tenant. */
+  event: (tenant: string) => `event.${tenant}`,
+  /** What an agent has still to acknowledge; `priority` makes the tiers. */
+  delivery: (shard: number, tenant: string, agent: string, priority: number) =>
+    `deliver.${shard}.${tenant}.${agent}.${priority}`,
+  /** How deliveries of an agent ended. */
+  history: (tenant: string, agent: string) => `history.${tenant}.${agent}`,
 };
+
+export function parseDelivery(subject: string) {
+  const [kind, shard, tenant, agent, priority, ...rest] = subject.split(".");
+  if (kind !== "deliver" || !tenant || !agent || !priority || rest.length > 0) return undefined;
+  return { shard: Number(shard), tenant, agent, priority: Number(priority) };
+}
+
+/** Which of the delivery streams an agent's queue lives in: FNV-1a of its id. Changing it would lose queues. */
+export function shardOf(agent: string, shards: number): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < agent.length; i++) hash = Math.imul(hash ^ agent.charCodeAt(i), 0x01000193);
+  return (hash >>> 0) % shards;
+}
 
 export const operationIn = (subject: string): string => subject.slice(subject.indexOf(".", 4) + 1);
 

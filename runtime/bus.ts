@@ -2,14 +2,8 @@
 import { type NatsConnection, NoRespondersError, RequestError, TimeoutError } from "@nats-io/nats-core";
 import { connect } from "@nats-io/transport-node";
 import { faultFrom, unavailable } from "../contracts/errors.ts";
-import {
-  deadlineOf,
-  type Input,
-  type OperationName,
-  operationOf,
-  operations,
-  type Output,
-} from "../contracts/operations.ts";
+import { deadlineOf } from "../contracts/operation.ts";
+import { type Input, type OperationName, operationOf, operations, type Output } from "../contracts/operations.ts";
 import { subjects } from "../contracts/subjects.ts";
 import { faultIn, type Origin, toHeaders } from "./context.ts";
 import type { Log } from "./log.ts";

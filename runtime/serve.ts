@@ -2,14 +2,8 @@
 import type { Msg, NatsConnection } from "@nats-io/nats-core";
 import { faultFrom, unavailable } from "../contracts/errors.ts";
 import type { Caller } from "../contracts/identity.ts";
-import {
-  type Call,
-  type Handlers,
-  type Input,
-  type OperationName,
-  operationOf,
-  type ServiceName,
-} from "../contracts/operations.ts";
+import { type ServiceName } from "../contracts/operation.ts";
+import { type Call, type Handlers, type Input, type OperationName, operationOf } from "../contracts/operations.ts";
 import { operationIn, subjects } from "../contracts/subjects.ts";
 import { parse } from "../contracts/validation.ts";
 import { faultReply, fromHeaders } from "./context.ts";
