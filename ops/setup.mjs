@@ -39,8 +39,10 @@ class SetupError extends Error {}
 export async function setup({ quiet = false, env = process.env } = {}) {
   const installed = await installModules(env);
   const node = await findNode(env);
-  const nats = (await findNatsServer(env)) ?? (await fetchNatsServer(env));
-  if (!quiet || installed || nats.fetched) say(`ready: Node ${node}, nats-server ${nats.version} (${nats.path})`);
+  // Who brings his own server need not be able to fetch one.
+  const nats = (await findNatsServer(env)) ?? (env.NATS_URL ? undefined : await fetchNatsServer(env));
+  const server = nats ? `nats-server ${nats.version} (${nats.path})` : "the nats-server at NATS_URL";
+  if (!quiet || installed || nats?.fetched) say(`ready: Node ${node}, ${server}`);
 }
 
 export function cacheDir(env = process.env) {
@@ -174,7 +176,7 @@ async function fetchNatsServer(env) {
     }
     const tooOld = findOnPath("nats-server", env.PATH);
     if (tooOld) say(`${tooOld} is ${(await versionOf(tooOld, env)) ?? "unusable"}, not ${OLDEST_NATS} or newer`);
-    for (const way of [fromRelease, fromDebian, fromGo]) {
+    for (const [source, way] of [["its release", fromRelease], ["Debian", fromDebian], ["source", fromGo]]) {
       const workshop = fs.mkdtempSync(path.join(cacheDir(env), "fetch-"));
       try {
         const binary = await way(workshop, env);
@@ -188,7 +190,7 @@ async function fetchNatsServer(env) {
         await versionOf(kept, env);
         return { path: kept, version, fetched: true };
       } catch (error) {
-        say(`  not this way: ${oneLine(error)}`);
+        say(`  not from ${source}: ${oneLine(error)}`);
       } finally {
         fs.rmSync(workshop, { recursive: true, force: true });
       }
@@ -409,9 +411,9 @@ export function parseOneLine(text) {
 }
 
 async function fromGo(workshop, env) {
-  say(`building nats-server ${WANTED_NATS} with go install; this takes a few minutes`);
   const go = findOnPath("go", env.PATH);
   if (!go) throw new Error("there is no go on the PATH");
+  say(`building nats-server ${WANTED_NATS} with go install; this takes a few minutes`);
   await mustRun(go, ["install", `github.com/nats-io/nats-server/v2@v${WANTED_NATS}`], {
     cwd: workshop,
     env: { ...env, GOBIN: workshop, CGO_ENABLED: "0" },
