@@ -1,0 +1,15 @@
+import { z } from "zod";
+import { BusEnv, SecretEnv, wholeNumber } from "../runtime/env.ts";
+
+export const GatewayEnv = BusEnv.extend(SecretEnv.shape).extend({
+  PORT: wholeNumber(0, 65_535, 8080).describe("Where agents reach us"),
+  HOST: z.string().default("127.0.0.1").describe("The address to listen on"),
+  RATE_LIMIT_AGENT_PER_MINUTE: wholeNumber(0, 1e9, 6_000).describe("Requests of one agent in any 60 s; 0 is no limit"),
+  RATE_LIMIT_TENANT_PER_MINUTE: wholeNumber(0, 1e9, 60_000).describe(
+    "Requests of one tenant in any 60 s; 0 is no limit",
+  ),
+  RATE_LIMIT_TOKEN_PER_MINUTE: wholeNumber(0, 1e9, 600).describe("Token exchanges from one address in any 60 s"),
+  GATEWAY_REPLICAS: wholeNumber(1, 1_000, 1).describe("How many gateways share a limit while the broker cannot say"),
+  DRAIN_SECONDS: wholeNumber(0, 600, 10).describe("How long a stopping gateway waits for requests in hand"),
+});
+export type GatewayEnv = z.output<typeof GatewayEnv>;
