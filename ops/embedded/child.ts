@@ -63,8 +63,11 @@ export async function startChild(held: Claim, options: ChildOptions): Promise<Ch
   if (identity) held.record(identity);
 
   let stopping: Promise<void> | undefined;
-  const stop =
-    () => (stopping ??= identity ? end(identity, ending).then(() => exited).then(() => {}) : exited.then(() => {}));
+  const stop = () => (stopping ??= endAndWait());
+  const endAndWait = async () => {
+    if (identity) await end(identity, ending);
+    await exited;
+  };
 
   return {
     pid,

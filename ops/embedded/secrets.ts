@@ -1,4 +1,4 @@
-// The random credentials of the embedded servers, made once for each data folder.
+// The random secrets of an embedded instance, made once for each data folder.
 import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
 import { link, readFile, rm, writeFile } from "node:fs/promises";
@@ -12,6 +12,8 @@ export interface Login {
 export interface Secrets {
   nats: Login;
   postgres: Login;
+  /** What every hash and seal in the data is keyed with. */
+  server: string;
 }
 
 /** Reads DATA_DIR/secrets.json, or makes it. All are made together, so that no start finds half of them. */
@@ -26,7 +28,7 @@ export async function secretsIn(dataDir: string): Promise<Secrets> {
   if (existsSync(join(dataDir, "postgres"))) {
     throw new Error(`${file} is missing, and the database beside it opens with nothing else: restore it from a backup`);
   }
-  const fresh: Secrets = { nats: newLogin(), postgres: newLogin() };
+  const fresh: Secrets = { nats: newLogin(), postgres: newLogin(), server: randomBytes(32).toString("hex") };
   try {
     await writeFile(draft, JSON.stringify(fresh, null, 2) + "\n", { mode: 0o600, flush: true });
     // Unlike a rename, a link never replaces what a start beside us has just made.
@@ -47,8 +49,8 @@ function newLogin(): Login {
 
 function parse(text: string, file: string): Secrets {
   try {
-    const { nats, postgres } = JSON.parse(text);
-    if (isLogin(nats) && isLogin(postgres)) return { nats, postgres };
+    const { nats, postgres, server } = JSON.parse(text);
+    if (isLogin(nats) && isLogin(postgres) && typeof server === "string") return { nats, postgres, server };
   } catch {
     // Not JSON; said below.
   }

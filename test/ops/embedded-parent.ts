@@ -4,6 +4,6 @@ import { startNats } from "../../ops/embedded/nats.ts";
 import { startPostgres } from "../../ops/embedded/postgres.ts";
 
 const dataDir = process.argv[2] as string;
-process.on("SIGINT", () => console.log("SIGINT"));
+process.on("SIGINT", () => process.stdout.write("SIGINT\n"));
 const servers = await Promise.all([startNats({ dataDir }), startPostgres({ dataDir })]);
-console.log(JSON.stringify(servers.map(({ pid }) => pid)));
+process.stdout.write(`${JSON.stringify(servers.map(({ pid }) => pid))}\n`);
