@@ -3,7 +3,7 @@ import { z } from "zod";
 
 /** A moment: any ISO 8601 date-time with a zone comes in, UTC with milliseconds goes out. */
 export const Moment = z.iso.datetime({ offset: true })
-  .meta({ expected: "an ISO 8601 date-time with a time zone", examples: ["2026-01-31T12:00:00.000Z"] });
+  .meta({ expected: "an ISO 8601 date-time with a time zone", examples: ["2099-12-31T23:59:59.000Z"] });
 
 export const Name = z.string().min(1).max(200).meta({ examples: ["billing-watcher"] });
 export const Description = z.string().max(4000).nullable().meta({ examples: ["Watches invoices"] });

@@ -83,7 +83,7 @@ function environmentOnce(): Environment {
 export function compileFilter(source: string): Filter {
   if (source.length > MAX_SOURCE) throw new FilterFault(`longer than ${MAX_SOURCE} characters`, MAX_SOURCE);
   const program = parsed(source);
-  const iterates = prepare(program.ast) > 0;
+  const iterates = prepare(program.ast);
   const { valid, type, error } = program.check();
   if (!valid) throw faultOf(error);
   if (type !== "bool" && type !== "dyn") throw new FilterFault(`a condition is wanted, but this gives a ${type}`, 0);
@@ -114,8 +114,8 @@ const faultOf = (error: unknown): FilterFault => {
 
 type Writable = { op: string; args: unknown; start: number };
 
-/** Renames what must be renamed, and answers how deep comprehensions nest. */
-function prepare(node: ASTNode): number {
+/** Renames what must be renamed, refuses what nests too deep, and answers whether there is any comprehension. */
+function prepare(node: ASTNode, nesting = 0): boolean {
   const here = node as unknown as Writable;
   if (here.op === "id" && here.args === "type") here.args = EVENT_TYPE;
   let isMacro = false;
@@ -124,9 +124,11 @@ function prepare(node: ASTNode): number {
     if (args[0] === "matches") args[0] = SAFE_MATCHES;
     isMacro = macros.has(args[0]);
   }
-  const nesting = Math.max(0, ...childrenOf(here.args).map(prepare)) + (isMacro ? 1 : 0);
-  if (nesting > MAX_MACRO_NESTING) throw new FilterFault("a comprehension inside another is not allowed", here.start);
-  return nesting;
+  if (isMacro && nesting === MAX_MACRO_NESTING) {
+    throw new FilterFault("a comprehension inside another is not allowed", here.start);
+  }
+  const inside = childrenOf(here.args).map((child) => prepare(child, nesting + (isMacro ? 1 : 0)));
+  return isMacro || inside.includes(true);
 }
 
 function childrenOf(args: unknown): ASTNode[] {

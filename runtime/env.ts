@@ -38,3 +38,11 @@ export const SecretEnv = z.object({
   SERVER_SECRET: z.string("must be set").min(32, "must have at least 32 characters")
     .describe("Keys every hash and seal of ours; the same for all processes, and not changeable afterwards"),
 });
+export const EventEnv = z.object({
+  EVENT_RETENTION_HOURS: wholeNumber(1, 8_760, 168)
+    .describe("How long events are kept, and how long an id is recognised as a duplicate"),
+});
+export const QueueEnv = z.object({
+  DELIVERY_SHARDS: wholeNumber(1, 1_024, 64)
+    .describe("Over how many streams the agents' queues are spread; not changeable while deliveries are pending"),
+});

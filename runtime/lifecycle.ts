@@ -1,6 +1,5 @@
 /** How a process starts, notices that it must stop, and stops: what started first stops last. */
 import process from "node:process";
-import { UnusableEnvironment } from "./env.ts";
 
 export interface App {
   /** Aborts when the process begins to stop. */
@@ -54,7 +53,7 @@ export async function begin(start: (app: App) => Promise<void>, signal?: AbortSi
   };
 }
 
-/** The whole life of a process. A second signal ends it at once. */
+/** The whole life of a process. A failed start is one line and exit code 1; a second signal ends it at once. */
 export async function run(start: (app: App) => Promise<void>): Promise<void> {
   const stop = new AbortController();
   const onSignal = (name: NodeJS.Signals) => {
@@ -63,14 +62,23 @@ export async function run(start: (app: App) => Promise<void>): Promise<void> {
   };
   process.on("SIGINT", onSignal);
   process.on("SIGTERM", onSignal);
+  let started = false;
   try {
     await using running = await begin(start, stop.signal);
+    started = true;
     await running.stopped;
   } catch (error) {
-    process.exitCode = 1;
-    console.error(error instanceof UnusableEnvironment ? error.message : error);
+    if (!stop.signal.aborted || started) {
+      process.exitCode = 1;
+      console.error(started || process.env.LOG_LEVEL === "debug" ? error : firstLine(error));
+    }
   } finally {
     process.off("SIGINT", onSignal);
     process.off("SIGTERM", onSignal);
   }
 }
+
+const firstLine = (error: unknown): string => {
+  const message = error instanceof Error ? error.message : String(error);
+  return message.startsWith("Cannot start") ? message : `Cannot start: ${message}`;
+};

@@ -134,6 +134,11 @@ interface Instruments {
   readonly calls: Counter;
   readonly callSeconds: Histogram;
   readonly limited: Counter;
+  readonly events: Counter;
+  readonly fanoutLag: Histogram;
+  readonly queued: Counter;
+  readonly filterErrors: Counter;
+  readonly buried: Counter;
 }
 let instruments: Instruments | undefined;
 
@@ -155,5 +160,13 @@ export function measure(): Instruments {
       ...seconds,
     }),
     limited: meter.createCounter("rate_limited", { description: "Requests refused by a rate limit, by whose" }),
+    events: meter.createCounter("events", { description: "Events taken in, by tenant and outcome" }),
+    fanoutLag: meter.createHistogram("fanout_lag_seconds", {
+      description: "Age of the oldest event of a batch once its deliveries were queued",
+      ...seconds,
+    }),
+    queued: meter.createCounter("deliveries_queued", { description: "Deliveries put into queues, by tenant" }),
+    filterErrors: meter.createCounter("filter_errors", { description: "Filters that failed on an event, by tenant" }),
+    buried: meter.createCounter("events_buried", { description: "Events that could not be fanned out, by tenant" }),
   };
 }

@@ -1,0 +1,13 @@
+/** What the embedded start reads beside what the services read themselves. */
+import { z } from "zod";
+import { GatewayEnv } from "../gateway/env.ts";
+
+export const StartEnv = GatewayEnv.pick({ PORT: true, HOST: true }).extend({
+  DATA_DIR: z.string().default(".data").describe("Where everything is kept"),
+  NATS_URL: z.string().optional().describe("An external NATS; embedded when not set"),
+  DATABASE_URL: z.string().optional().describe("An external Postgres; embedded when not set"),
+  SERVER_SECRET: z.string().min(32, "must have at least 32 characters").optional(),
+  DURABILITY: z.enum(["standard", "strict"], "must be standard or strict").default("standard")
+    .describe("Whether a message is on disk before it is acknowledged (strict) or within a second (standard)"),
+  LOG_LEVEL: z.enum(["debug", "info", "warn", "error"], "must be debug, info, warn or error").default("info"),
+});

@@ -1,0 +1,127 @@
+/** A whole system of its own: broker, database, every service, as many replicas as asked; gone when the block ends. */
+import { startGateway, startRegistry } from "./processes.ts";
+import { type Client, client } from "../../contracts/client.ts";
+import { newId, type Scope, scopes, ulid } from "../../contracts/identity.ts";
+import type { Input, OperationName, Output } from "../../contracts/operations.ts";
+import type { Agent } from "../../contracts/registry.ts";
+import { type Bus, connectBus } from "../../runtime/bus.ts";
+import { silent } from "../../runtime/log.ts";
+import { type Broker, broker, freshDatabase } from "./servers.ts";
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  // deno-lint-ignore no-explicit-any -- tests look into answers of every shape
+  readonly body: any;
+}
+
+export interface Request {
+  readonly token?: string;
+  readonly body?: unknown;
+  readonly headers?: Record<string, string>;
+}
+
+export interface TestAgent {
+  readonly id: string;
+  readonly key: string;
+  readonly token: string;
+  readonly agent: Agent;
+  readonly call: Client;
+}
+
+export interface TestTenant {
+  readonly id: string;
+  readonly slug: string;
+  readonly adminKey: string;
+  readonly adminKeyId: string;
+  readonly adminToken: string;
+  readonly admin: Client;
+  agent(options?: { scopes?: readonly Scope[]; team?: string; name?: string }): Promise<TestAgent>;
+}
+
+export interface World extends AsyncDisposable {
+  /** One address for each gateway, with the version segment. */
+  readonly urls: readonly string[];
+  readonly broker: Broker;
+  readonly env: Record<string, string>;
+  readonly bus: Bus;
+  /** Asks as the operator does, over the bus. */
+  operator<N extends OperationName>(name: N, body?: Input<N>["body"]): Promise<Output<N>>;
+  tenant(): Promise<TestTenant>;
+  request(method: string, path: string, request?: Request, gateway?: number): Promise<Answer>;
+  token(key: string, gateway?: number): Promise<string>;
+}
+
+export async function world(options: {
+  readonly gateways?: number;
+  readonly replicas?: number;
+  readonly env?: Record<string, string>;
+} = {}): Promise<World> {
+  await using stack = new AsyncDisposableStack();
+  const nats = stack.use(await broker());
+  const database = stack.use(await freshDatabase());
+  const env = {
+    NATS_URL: nats.url,
+    DATABASE_URL: database.url,
+    SERVER_SECRET: "a test secret that is long enough to be one",
+    PORT: "0",
+    DRAIN_SECONDS: "1",
+    ...options.env,
+  };
+  for (let i = 0; i < (options.replicas ?? 1); i++) stack.use(await startRegistry(env));
+  const urls: string[] = [];
+  for (let i = 0; i < (options.gateways ?? 1); i++) urls.push(stack.use(await startGateway(env)).url);
+  const bus = stack.use(await connectBus(nats.url, "test", silent));
+  const kept = stack.move();
+
+  const self: World = {
+    urls,
+    broker: nats,
+    env,
+    bus,
+    async operator(name, body) {
+      const origin = { caller: { kind: "operator" }, requestId: newId("request"), seed: ulid() } as const;
+      return (await bus.ask(name, { path: {}, query: {}, body: body ?? {} } as never, origin)).read();
+    },
+    async token(key, gateway = 0) {
+      return (await client(urls[gateway]!)("auth.token", { body: { api_key: key } })).access_token;
+    },
+    async request(method, path, { token, body, headers } = {}, gateway = 0) {
+      const response = await fetch(urls[gateway] + path, {
+        method,
+        headers: {
+          ...(token ? { authorization: `Bearer ${token}` } : {}),
+          ...(body === undefined ? {} : { "content-type": "application/json" }),
+          ...headers,
+        },
+        ...(body === undefined ? {} : { body: typeof body === "string" ? body : JSON.stringify(body) }),
+      });
+      const text = await response.text();
+      return { status: response.status, headers: response.headers, body: text === "" ? undefined : JSON.parse(text) };
+    },
+    async tenant() {
+      const slug = `t-${ulid().slice(-12)}`;
+      const { tenant, org_admin } = await self.operator("operator.tenant_create", { slug });
+      const adminToken = await self.token(org_admin.key);
+      const admin = client(urls[0]!, adminToken);
+      return {
+        id: tenant.id,
+        slug,
+        adminKey: org_admin.key,
+        adminKeyId: org_admin.key_id,
+        adminToken,
+        admin,
+        async agent({ scopes: held = scopes, team, name = "tester" } = {}) {
+          const agent = await admin("agents.register", {
+            body: { name, delivery_mode: "poll", client_type: "other", team_id: team ?? null },
+          });
+          const { key } = await admin("keys.mint", { path: { id: agent.id }, body: { scopes: [...held] } });
+          const token = await self.token(key);
+          return { id: agent.id, key, token, agent, call: client(urls[0]!, token) };
+        },
+      };
+    },
+    [Symbol.asyncDispose]: () => kept.disposeAsync(),
+  };
+  return self;
+}
