@@ -3,8 +3,9 @@ import type { z } from "zod";
 import type { ErrorCode } from "./errors.ts";
 import type { Scope } from "./identity.ts";
 
-export const services = ["registry", "ingest", "fanout", "delivery"] as const;
-export type ServiceName = (typeof services)[number];
+export type ServiceName = "registry" | "ingest" | "fanout" | "delivery";
+/** Those that must be well for the whole to be ready. */
+export const services: readonly ServiceName[] = ["registry"];
 
 export type Method = "GET" | "POST" | "PATCH" | "DELETE";
 
@@ -29,6 +30,10 @@ export interface Operation {
   /** Absent: the answer has no body. */
   readonly output?: z.ZodType;
   readonly success: 200 | 201 | 202 | 204;
+  /** Where the answer itself decides between two successes; absent, it is always `success`. */
+  readonly statusOf?: (output: unknown) => 200 | 201 | 202;
+  /** A body of this content type is a list, and goes to that operation instead. */
+  readonly batch?: { readonly contentType: string; readonly operation: string };
   /** Beyond what every operation of its shape can answer; see `faultsOf`. */
   readonly faults?: readonly ErrorCode[];
   /** The answer carries a secret shown once, so a kept copy of it is sealed. */

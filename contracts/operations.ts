@@ -6,10 +6,14 @@
 import type { z } from "zod";
 import type { Caller } from "./identity.ts";
 import type { Operation, ServiceName } from "./operation.ts";
+import { fanoutOperations } from "./operations/fanout.ts";
+import { ingestOperations } from "./operations/ingest.ts";
 import { registryOperations } from "./operations/registry.ts";
 
 export const operations = {
   ...registryOperations,
+  ...ingestOperations,
+  ...fanoutOperations,
 } as const satisfies Record<string, Operation>;
 
 export type OperationName = keyof typeof operations;

@@ -33,6 +33,8 @@ export const QueuedDelivery = z.object({
 export type QueuedDelivery = z.output<typeof QueuedDelivery>;
 
 /** `Nats-Msg-Id` of an event: what makes a second publish a duplicate. */
-export const eventMsgId = (tenant: string, eventId: string): string => `${tenant}:${eventId}`;
+export const eventMsgId = (tenant: string, eventId: string): string =>
+  // A header holds no line ends and loses outer spaces, so what is not plainly printable is written as in a URI.
+  `${tenant}:${eventId.replace(/[^\x21-\x24\x26-\x7e]+/g, encodeURIComponent)}`;
 /** `Nats-Msg-Id` of a delivery: a fan-out repeated after a crash queues nothing twice. */
 export const deliveryMsgId = (seq: number, agent: string): string => `${seq}:${agent}`;

@@ -16,7 +16,20 @@ export const subjects = {
     `deliver.${shard}.${tenant}.${agent}.${priority}`,
   /** How deliveries of an agent ended. */
   history: (tenant: string, agent: string) => `history.${tenant}.${agent}`,
+  /** What one ingest process has counted for a tenant on a day (`2026-01-31`). */
+  usage: (day: string, tenant: string, process: string) => `usage.${day}.${tenant}.${process}`,
 };
+
+export function parseEvent(subject: string): { tenant: string } | undefined {
+  const [kind, tenant, ...rest] = subject.split(".");
+  return kind === "event" && tenant && rest.length === 0 ? { tenant } : undefined;
+}
+
+export function parseUsage(subject: string) {
+  const [kind, day, tenant, process, ...rest] = subject.split(".");
+  if (kind !== "usage" || !day || !tenant || !process || rest.length > 0) return undefined;
+  return { day, tenant, process };
+}
 
 export function parseDelivery(subject: string) {
   const [kind, shard, tenant, agent, priority, ...rest] = subject.split(".");
@@ -39,7 +52,26 @@ export const routeKeys = {
   interest: (tenant: string, agent: string, interest: string) => `interest.${tenant}.${agent}.${interest}`,
   member: (tenant: string, channel: string, agent: string) => `member.${tenant}.${channel}.${agent}`,
   feed: (tenant: string, channel: string, feed: string) => `feed.${tenant}.${channel}.${feed}`,
+  /** Carries nothing: whoever has seen one written now has seen every announcement before now. */
+  barrier: "barrier",
 };
+
+export type RouteKey =
+  | { kind: "agent"; tenant: string; agent: string }
+  | { kind: "interest"; tenant: string; agent: string; interest: string }
+  | { kind: "member"; tenant: string; channel: string; agent: string }
+  | { kind: "feed"; tenant: string; channel: string; feed: string };
+
+export function parseRouteKey(key: string): RouteKey | undefined {
+  const [kind, tenant, owner, item, ...rest] = key.split(".");
+  if (!tenant || !owner || rest.length > 0) return undefined;
+  if (kind === "agent") return item === undefined ? { kind, tenant, agent: owner } : undefined;
+  if (!item) return undefined;
+  if (kind === "interest") return { kind, tenant, agent: owner, interest: item };
+  if (kind === "member") return { kind, tenant, channel: owner, agent: item };
+  if (kind === "feed") return { kind, tenant, channel: owner, feed: item };
+  return undefined;
+}
 
 /** Keys of the bucket that says which credentials to trust: public signing keys, revoked keys, stopped agents. */
 export const trustKeys = {

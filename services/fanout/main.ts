@@ -1,0 +1,79 @@
+/** Fan-out's wiring, top to bottom. */
+import { jetstreamManager } from "@nats-io/jetstream";
+import type { NatsConnection } from "@nats-io/nats-core";
+import { ulid } from "../../contracts/identity.ts";
+import { buckets, consumers, deliveryStreams, eventStream } from "../../contracts/streams.ts";
+import { openBucket } from "../../runtime/buckets.ts";
+import { type Bus, connectBus } from "../../runtime/bus.ts";
+import { consume } from "../../runtime/consume.ts";
+import { readEnv } from "../../runtime/env.ts";
+import { ensureStreams } from "../../runtime/jetstream.ts";
+import { type App, run } from "../../runtime/lifecycle.ts";
+import { createLog, type Log } from "../../runtime/log.ts";
+import { publisher } from "../../runtime/publish.ts";
+import { serve } from "../../runtime/serve.ts";
+import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { enqueuer } from "./enqueue.ts";
+import { FanoutEnv } from "./env.ts";
+import { fanout, type StoredEvent } from "./fanout.ts";
+import { startRoutes } from "./routes.ts";
+import { type Letter, spreader } from "./spread.ts";
+
+/** Larger shares one barrier among more events; smaller keeps the first of them from waiting for the last. */
+const BATCH = 256;
+
+export async function start(
+  app: App,
+  log: Log,
+  source: Record<string, string | undefined> = process.env,
+): Promise<void> {
+  const env = readEnv(FanoutEnv, source);
+  const retentionMs = env.EVENT_RETENTION_HOURS * 3_600_000;
+  const bus = app.use(await connectBus(env.NATS_URL, "fanout", log));
+  await ensureStreams(bus.nc, [eventStream(retentionMs), ...deliveryStreams(env.DELIVERY_SHARDS, retentionMs)]);
+  await openBucket(bus.nc, buckets.routes);
+  const publish = app.use(publisher(bus.nc));
+  const routes = app.use(startRoutes(bus.nc, publish, log));
+  const consumption = app.use(
+    await consume({
+      nc: bus.nc,
+      consumer: consumers.fanout,
+      batch: BATCH,
+      work: spreader({ routes, enqueue: enqueuer(publish, env.DELIVERY_SHARDS), bury: buryOver(bus), log }),
+      log,
+    }),
+  );
+  app.use(serve({
+    nc: bus.nc,
+    service: "fanout",
+    handlers: fanout({ routes, eventAt: eventsIn(bus.nc) }),
+    checks: {
+      routes: () => routes.barrier(),
+      events: async () => {
+        if (!consumption.isAlive()) throw new Error("no word from the stream of events");
+      },
+    },
+    log,
+  }));
+}
+
+const buryOver = (bus: Bus) => async (letter: Letter): Promise<void> => {
+  const seed = ulid();
+  const origin = { caller: { kind: "service" as const, name: "fanout" }, requestId: `fanout-${seed}`, seed };
+  await bus.ask("delivery.bury", { path: {}, query: {}, body: letter }, origin);
+};
+
+const eventsIn = (nc: NatsConnection) => async (seq: number): Promise<StoredEvent | undefined> => {
+  const manager = await jetstreamManager(nc, { checkAPI: false });
+  const stored = await manager.direct.getMessage(consumers.fanout.stream, { seq });
+  return stored ? { subject: stored.subject, body: stored.data } : undefined;
+};
+
+if (import.meta.main) {
+  const log = createLog({ fields: { service: "fanout" } });
+  await run(async (app) => {
+    app.use(await startTelemetry("fanout", readEnv(TelemetryEnv)));
+    await start(app, log);
+    log.info("fanout.ready");
+  });
+}

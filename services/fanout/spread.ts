@@ -1,0 +1,153 @@
+/**
+ * One batch of events, spread to whoever cares. Nothing here is kept: a process that dies at any line leaves its events
+ * unacknowledged, and the next one does the same again under the same names, which stores nothing twice.
+ */
+import type { CloudEvent } from "../../contracts/events.ts";
+import type { Input } from "../../contracts/operations.ts";
+import { eventHeaders } from "../../contracts/pipeline.ts";
+import { parseEvent } from "../../contracts/subjects.ts";
+import type { FilterScope } from "../../runtime/cel.ts";
+import { type ConsumeOptions, delayAfter, type Outcome, type Taken } from "../../runtime/consume.ts";
+import type { Log } from "../../runtime/log.ts";
+import { injectTrace, inSpan, measure } from "../../runtime/telemetry.ts";
+import type { Enqueue } from "./enqueue.ts";
+import type { Barrier, Routes } from "./routes.ts";
+
+/** An event nobody could be told of, for the tenant's dead letters. */
+export type Letter = Input<"delivery.bury">["body"];
+
+export interface SpreadDeps {
+  readonly routes: Pick<Routes, "barrier" | "of">;
+  readonly enqueue: Enqueue;
+  readonly bury: (letter: Letter) => Promise<void>;
+  readonly log: Log;
+}
+
+/** With the delays between them about four minutes: less than the window in which a repeated delivery is recognised. */
+export const MAX_ATTEMPTS = 10;
+/** From here on an event is worked alone, so that one which kills its process takes no others with it. */
+const SUSPECT_ATTEMPT = 3;
+
+export function spreader(deps: SpreadDeps): ConsumeOptions["work"] {
+  return async (batch, signal) => {
+    const barrier = await heldBarrier(deps, signal);
+    if (!barrier) return batch.map(() => ({ retryInMs: 0 }));
+    const outcomes = new Map<Taken, Outcome | Promise<Outcome>>();
+    for (const taken of batch.filter((taken) => taken.attempt < SUSPECT_ATTEMPT)) {
+      if (!barrier.isHeld()) await barrier.again();
+      outcomes.set(taken, spread(deps, taken));
+    }
+    await Promise.all(outcomes.values());
+    for (const taken of batch.filter((taken) => taken.attempt >= SUSPECT_ATTEMPT)) {
+      if (!barrier.isHeld()) await barrier.again();
+      outcomes.set(taken, await spread(deps, taken));
+    }
+    measure().fanoutLag.record(Math.max(0, Date.now() - Math.min(...batch.map((taken) => taken.storedAt))) / 1_000);
+    return Promise.all(batch.map((taken) => outcomes.get(taken)!));
+  };
+}
+
+/**
+ * Without the routes no event can go anywhere, so the batch waits for them as long as it takes. Giving it back would
+ * use up the attempts of events that have nothing wrong with them.
+ */
+async function heldBarrier({ routes, log }: SpreadDeps, signal: AbortSignal): Promise<Barrier | undefined> {
+  for (let failures = 1; !signal.aborted; failures++) {
+    try {
+      return await routes.barrier();
+    } catch (error) {
+      log.warn("fanout.routes_away", { failures, error });
+      await pause(Math.min(2_000, delayAfter(failures)), signal);
+    }
+  }
+  return undefined;
+}
+
+/** Runs up to its first wait in the breath of the barrier: parsing and matching come before anything is awaited. */
+async function spread(deps: SpreadDeps, taken: Taken): Promise<Outcome> {
+  const tenant = parseEvent(taken.subject)?.tenant;
+  const event = tenant ? readEvent(taken.body) : undefined;
+  if (!tenant || !event) return await bury(deps, taken, tenant, "It is stored in a form that cannot be read");
+  if (taken.attempt > MAX_ATTEMPTS) {
+    return await bury(deps, taken, tenant, `Fan-out did not come to an end in ${MAX_ATTEMPTS} attempts`);
+  }
+  try {
+    const target = taken.headers?.get(eventHeaders.target) || undefined;
+    const found = deps.routes.of(tenant)?.recipients(scopeOf(event), target);
+    if (!found) return "done";
+    if (found.filterErrors > 0) measure().filterErrors.add(found.filterErrors, { tenant });
+    if (found.recipients.length === 0) return "done";
+    await traced(taken, (trace) => deps.enqueue({ tenant, seq: taken.seq, id: event.id, trace }, found.recipients));
+    measure().queued.add(found.recipients.length, { tenant });
+    return "done";
+  } catch (error) {
+    deps.log.warn("fanout.failed", { tenant, seq: taken.seq, attempt: taken.attempt, error });
+    if (taken.attempt < MAX_ATTEMPTS) return { retryInMs: delayAfter(taken.attempt) };
+    const reason = error instanceof Error ? error.message : String(error);
+    return await bury(deps, taken, tenant, `Fan-out failed ${taken.attempt} times; the last time: ${reason}`);
+  }
+}
+
+/** Only what has arrived among the dead letters may leave the stream's hands. */
+async function bury(
+  { bury, log }: SpreadDeps,
+  taken: Taken,
+  tenant: string | undefined,
+  reason: string,
+): Promise<Outcome> {
+  if (!tenant) {
+    log.error("fanout.stray_message", { subject: taken.subject, seq: taken.seq });
+    return "drop";
+  }
+  try {
+    await bury({ tenant, seq: taken.seq, agent: null, attempts: taken.attempt, reason });
+    log.error("fanout.buried", { tenant, seq: taken.seq, attempt: taken.attempt, reason });
+    measure().buried.add(1, { tenant });
+    return "done";
+  } catch (error) {
+    log.warn("fanout.bury_failed", { tenant, seq: taken.seq, attempt: taken.attempt, error });
+    return { retryInMs: delayAfter(taken.attempt) };
+  }
+}
+
+const decoder = new TextDecoder();
+
+export function readEvent(body: Uint8Array): CloudEvent | undefined {
+  try {
+    const event: unknown = JSON.parse(decoder.decode(body));
+    const { id, type } = event as Partial<CloudEvent>;
+    return typeof id === "string" && typeof type === "string" ? event as CloudEvent : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+export const scopeOf = ({ data, type, source, subject, id, time }: CloudEvent): FilterScope => ({
+  data: data ?? null,
+  type,
+  source,
+  subject: subject ?? null,
+  id,
+  time: time ?? null,
+});
+
+/** In a span of the publisher's trace where it has one; without, there is nothing to pay for. */
+function traced<T>({ headers }: Taken, work: (trace: Record<string, string>) => Promise<T>): Promise<T> {
+  if (!headers?.has("traceparent")) return work({});
+  return inSpan("fanout event", { kind: "consumer", from: (name) => headers.get(name) || undefined }, () => {
+    const trace: Record<string, string> = {};
+    injectTrace((name, value) => trace[name] = value);
+    return work(trace);
+  });
+}
+
+const pause = (ms: number, signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    signal.addEventListener("abort", done);
+  });

@@ -1,0 +1,60 @@
+/** Ingest's wiring, top to bottom. It needs the bus alone: events are taken in while the database is away. */
+import type { KV } from "@nats-io/kv";
+import { ulid } from "../../contracts/identity.ts";
+import { AgentRoute } from "../../contracts/routes.ts";
+import { buckets, eventStream, usageStream } from "../../contracts/streams.ts";
+import { routeKeys } from "../../contracts/subjects.ts";
+import { isLive, openBucket, pingJetStream } from "../../runtime/buckets.ts";
+import { connectBus } from "../../runtime/bus.ts";
+import { readEnv } from "../../runtime/env.ts";
+import { ensureStreams } from "../../runtime/jetstream.ts";
+import { type App, run } from "../../runtime/lifecycle.ts";
+import { createLog, type Log } from "../../runtime/log.ts";
+import { publisher } from "../../runtime/publish.ts";
+import { serve } from "../../runtime/serve.ts";
+import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { IngestEnv } from "./env.ts";
+import { eventLog } from "./event-log.ts";
+import { ingest } from "./ingest.ts";
+import { usageMeter, usageReader } from "./usage.ts";
+
+export async function start(
+  app: App,
+  log: Log,
+  source: Record<string, string | undefined> = process.env,
+): Promise<void> {
+  const env = readEnv(IngestEnv, source);
+  const bus = app.use(await connectBus(env.NATS_URL, "ingest", log));
+  await ensureStreams(bus.nc, [eventStream(env.EVENT_RETENTION_HOURS * 3_600_000), usageStream]);
+  const routes = await openBucket(bus.nc, buckets.routes);
+  const publish = app.use(publisher(bus.nc));
+  const meter = app.use(usageMeter({ publisher: publish, process: ulid(), log }));
+  app.use(serve({
+    nc: bus.nc,
+    service: "ingest",
+    handlers: ingest({
+      log: eventLog(publish),
+      meter,
+      usage: usageReader(bus.nc),
+      findAgent: agentsIn(routes),
+    }),
+    checks: { jetstream: () => pingJetStream(bus.nc) },
+    log,
+  }));
+}
+
+/** Read where the registry announces: an agent whose registration was answered is there. */
+const agentsIn = (routes: KV) => async (tenant: string, agent: string) => {
+  if (!/^[A-Za-z0-9_-]+$/.test(agent)) return undefined; // no id of ours, and no key either
+  const entry = await routes.get(routeKeys.agent(tenant, agent));
+  return isLive(entry) ? AgentRoute.parse(entry.json()) : undefined;
+};
+
+if (import.meta.main) {
+  const log = createLog({ fields: { service: "ingest" } });
+  await run(async (app) => {
+    app.use(await startTelemetry("ingest", readEnv(TelemetryEnv)));
+    await start(app, log);
+    log.info("ingest.ready");
+  });
+}
