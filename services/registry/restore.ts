@@ -4,14 +4,14 @@
  */
 import type { NatsConnection } from "@nats-io/nats-core";
 import { buckets } from "../../contracts/streams.ts";
-import { trustKeys } from "../../contracts/subjects.ts";
+import { TOKEN_SECONDS } from "../../contracts/tokens.ts";
 import { isLive, openBucket } from "../../runtime/buckets.ts";
 import type { Tx } from "../../runtime/database.ts";
 import type { Log } from "../../runtime/log.ts";
 import type { Announcement, Announcer } from "./announce.ts";
 import { agentRoute, feedRoute, interestRoute, memberRoute } from "./routes.ts";
 import type { Stores } from "./store/stores.ts";
-import { RETIRED_SECONDS } from "./tokens.ts";
+import { RETIRED_SECONDS, revocation, signingTrust, stopped } from "./trust.ts";
 
 const MARK = "complete";
 const PAGE = 500;
@@ -25,7 +25,7 @@ export async function restoreAnnouncements(
   const marks = [await openBucket(nc, buckets.routes), await openBucket(nc, buckets.trust)];
   if ((await Promise.all(marks.map((kv) => kv.get(MARK)))).every(isLive)) return;
   const { agents, interests, channels } = stores;
-  await restoreSigningKeys(announcer, stores);
+  await restoreTrust(announcer, stores);
   await everyRow(announcer, agents.after, agentRoute);
   await everyRow(announcer, interests.after, interestRoute);
   await everyRow(announcer, channels.membersAfter, (member) => memberRoute(member.tenant_id, member));
@@ -53,15 +53,13 @@ async function everyRow<T extends { id: string }>(
   }
 }
 
-const restoreSigningKeys = (announcer: Announcer, { signingKeys }: Stores) =>
+/** Whose tokens may still be about: the keys that sign them, the keys revoked and the agents stopped within the hour. */
+const restoreTrust = (announcer: Announcer, { signingKeys, keys, agents }: Stores) =>
   announcer.change(async (tx, announce) => {
     await signingKeys.lockAll(tx);
-    for (const { kid, public_jwk, retired_at } of await signingKeys.trusted(tx, RETIRED_SECONDS)) {
-      announce({
-        bucket: "trust",
-        key: trustKeys.signing(kid),
-        value: { jwk: public_jwk },
-        ...(retired_at ? { ttlSeconds: RETIRED_SECONDS } : {}),
-      });
+    for (const key of await signingKeys.trusted(tx, RETIRED_SECONDS)) {
+      announce(signingTrust(key, key.retired_at !== null));
     }
+    for (const id of await keys.revokedWithin(tx, TOKEN_SECONDS)) announce(revocation(id));
+    for (const id of await agents.stoppedWithin(tx, TOKEN_SECONDS)) announce(stopped(id));
   });

@@ -29,4 +29,5 @@ export const feedRoute = (tenant: string, feed: Feed): Announcement => ({
   value: FeedRoute.parse(feed),
 });
 
-export const gone = ({ bucket, key }: Announcement): Announcement => ({ bucket, key });
+/** That the announced thing is no more. */
+export const gone = ({ bucket, key, ttlSeconds }: Announcement): Announcement => ({ bucket, key, ttlSeconds });

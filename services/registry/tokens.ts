@@ -2,12 +2,12 @@
 import type { KeyObject } from "node:crypto";
 import { type CryptoKey, exportJWK, generateKeyPair, importJWK, type JWK, SignJWT } from "jose";
 import { ulid } from "../../contracts/identity.ts";
-import { trustKeys } from "../../contracts/subjects.ts";
 import { SIGNING_ALGORITHM, TOKEN_AUDIENCE, TOKEN_ISSUER, TOKEN_SECONDS } from "../../contracts/tokens.ts";
 import type { TokenClaims } from "../../contracts/tokens.ts";
 import { seal, unseal } from "../../runtime/secret.ts";
 import type { Announcer } from "./announce.ts";
 import type { SigningKeyRow, SigningKeyStore } from "./store/signing-keys.ts";
+import { signingTrust } from "./trust.ts";
 
 export interface Tokens {
   issue(claims: TokenClaims): Promise<{ token: string; expiresAt: Date }>;
@@ -17,8 +17,6 @@ export interface Tokens {
 
 /** How long this replica signs with a key before it looks whether another replica has rotated. */
 const REFRESH_MS = 5_000;
-/** A retired key is announced until the last token signed with it has surely expired. */
-export const RETIRED_SECONDS = TOKEN_SECONDS + 600;
 
 export function tokens(deps: { store: SigningKeyStore; announcer: Announcer; sealingKey: KeyObject }): Tokens {
   const { store, announcer, sealingKey } = deps;
@@ -47,16 +45,9 @@ export function tokens(deps: { store: SigningKeyStore; announcer: Announcer; sea
       const before = await store.lockAll(tx);
       if (onlyIfNone && before[0]) return before[0].kid;
       await store.retireAll(tx);
-      for (const old of before) {
-        announce({
-          bucket: "trust",
-          key: trustKeys.signing(old.kid),
-          value: { jwk: old.public_jwk },
-          ttlSeconds: RETIRED_SECONDS,
-        });
-      }
+      for (const old of before) announce(signingTrust(old, true));
       await store.insert(tx, { kid, public_jwk: publicJwk, private_sealed: sealed });
-      announce({ bucket: "trust", key: trustKeys.signing(kid), value: { jwk: publicJwk } });
+      announce(signingTrust({ kid, public_jwk: publicJwk }, false));
       return kid;
     });
     held = undefined;

@@ -3,11 +3,10 @@ import { notFound } from "../../../contracts/errors.ts";
 import { newId } from "../../../contracts/identity.ts";
 import type { Handlers } from "../../../contracts/operations.ts";
 import type { Agent } from "../../../contracts/registry.ts";
-import { trustKeys } from "../../../contracts/subjects.ts";
-import { TOKEN_SECONDS } from "../../../contracts/tokens.ts";
 import type { Announcer } from "../announce.ts";
-import { agentRoute } from "../routes.ts";
+import { agentRoute, gone } from "../routes.ts";
 import type { AgentStore } from "../store/agents.ts";
+import { stopped } from "../trust.ts";
 
 type AgentOperations =
   | "agents.register"
@@ -28,9 +27,7 @@ export function agentHandlers(deps: {
       const agent = await agents.update(tx, tenant, id, { status });
       if (!agent) throw notFound("agent", id);
       announce(agentRoute(agent));
-      // While it is stopped its tokens are refused; none of them outlives its hour, and neither need this.
-      const stopped = { bucket: "trust", key: trustKeys.stoppedAgent(id), ttlSeconds: TOKEN_SECONDS + 60 } as const;
-      announce(status === "inactive" ? { ...stopped, value: {} } : stopped);
+      announce(status === "inactive" ? stopped(id) : gone(stopped(id)));
     });
 
   return {

@@ -3,20 +3,11 @@ import type { KeyObject } from "node:crypto";
 import { Fault, invalid, notFound } from "../../../contracts/errors.ts";
 import { holds, newId } from "../../../contracts/identity.ts";
 import type { Handlers } from "../../../contracts/operations.ts";
-import { trustKeys } from "../../../contracts/subjects.ts";
-import { TOKEN_SECONDS } from "../../../contracts/tokens.ts";
-import type { Announcement, Announcer } from "../announce.ts";
+import type { Announcer } from "../announce.ts";
 import { freshKey } from "../keys.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { KeyStore } from "../store/keys.ts";
-
-/** No token outlives its hour, so neither need the word that its key is revoked. */
-export const revocation = (keyId: string): Announcement => ({
-  bucket: "trust",
-  key: trustKeys.revokedKey(keyId),
-  value: {},
-  ttlSeconds: TOKEN_SECONDS + 60,
-});
+import { revocation } from "../trust.ts";
 
 export function keyHandlers(deps: {
   readonly agents: Pick<AgentStore, "find">;

@@ -9,7 +9,7 @@ import { freshKey } from "../keys.ts";
 import type { KeyStore } from "../store/keys.ts";
 import type { TenantStore } from "../store/tenants.ts";
 import type { Tokens } from "../tokens.ts";
-import { revocation } from "./keys.ts";
+import { revocation } from "../trust.ts";
 
 type OperatorOperations =
   | "operator.tenant_create"

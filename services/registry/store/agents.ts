@@ -54,6 +54,10 @@ export function agentStore(sql: Sql) {
       >`select ${columns} from registry.agents where id > ${id} order by id limit ${limit} for share`).map(
         shown,
       ),
+
+    stoppedWithin: async (tx: Tx, seconds: number): Promise<string[]> =>
+      (await tx<{ id: string }[]>`select id from registry.agents
+        where status = 'inactive' and updated_at > now() - make_interval(secs => ${seconds})`).map(({ id }) => id),
   };
 }
 export type AgentStore = ReturnType<typeof agentStore>;

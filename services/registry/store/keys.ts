@@ -67,6 +67,10 @@ export function keyStore(sql: Sql) {
         where tenant_id = ${tenant} and id = ${id} and ${owned} returning id`;
       return rows.length > 0;
     },
+
+    revokedWithin: async (tx: Tx, seconds: number): Promise<string[]> =>
+      (await tx<{ id: string }[]>`select id from registry.api_keys
+        where revoked_at > now() - make_interval(secs => ${seconds})`).map(({ id }) => id),
   };
 }
 export type KeyStore = ReturnType<typeof keyStore>;
