@@ -37,7 +37,7 @@ export async function start(
   const consumption = app.use(
     await consume({
       nc: bus.nc,
-      consumer: consumers.fanout,
+      consumer: { ...consumers.fanout, ackWaitMs: env.FANOUT_ACK_WAIT_SECONDS * 1_000 },
       batch: BATCH,
       work: spreader({ routes, enqueue: enqueuer(publish, env.DELIVERY_SHARDS), bury: buryOver(bus), log }),
       log,

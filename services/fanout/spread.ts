@@ -143,6 +143,7 @@ function traced<T>({ headers }: Taken, work: (trace: Record<string, string>) => 
 
 const pause = (ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {
+    if (signal.aborted) return resolve();
     const done = () => {
       clearTimeout(timer);
       signal.removeEventListener("abort", done);

@@ -14,7 +14,7 @@ export function accept(sent: unknown, at = ""): CloudEvent {
     if (value === undefined ? isRequired : !holds(value)) throw refused(field(at, name), value, expected);
   }
   for (const [name, value] of Object.entries(event)) {
-    if (name in attributes || name === "data") continue;
+    if (Object.hasOwn(attributes, name) || name === "data") continue;
     if (!/^[a-z0-9]{1,64}$/.test(name)) {
       throw refused(field(at, name), name, "an attribute name of lower-case letters and digits");
     }

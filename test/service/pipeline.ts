@@ -45,7 +45,12 @@ export const TENANT = "ten_a";
 export async function pipeline(): Promise<Pipeline> {
   const stack = new AsyncDisposableStack();
   const server = stack.use(await broker());
-  const env = { NATS_URL: server.url, DELIVERY_SHARDS: String(SHARDS), EVENT_RETENTION_HOURS: "24" };
+  const env = {
+    NATS_URL: server.url,
+    DELIVERY_SHARDS: String(SHARDS),
+    EVENT_RETENTION_HOURS: "24",
+    FANOUT_ACK_WAIT_SECONDS: "2",
+  };
   const bus = stack.use(await connectBus(server.url, "test", silent));
   const routes = await openBucket(bus.nc, buckets.routes);
   const ask: Pipeline["ask"] = async (name, input, as = {}) => {
