@@ -29,10 +29,7 @@ export const idOf = (kind: IdKind) =>
 const base32 = "0123456789abcdefghjkmnpqrstvwxyz";
 
 /** 26 letters: 48 bits of time, then 80 random ones. */
-export function ulid(
-  nowMs: number = Date.now(),
-  random: Uint8Array = crypto.getRandomValues(new Uint8Array(10)),
-): string {
+export function ulid(nowMs: number = Date.now(), random: Uint8Array = tenRandomBytes()): string {
   let time = "";
   for (let left = nowMs, i = 0; i < 10; i++, left = Math.floor(left / 32)) time = base32[left % 32] + time;
   let tail = "";
@@ -47,6 +44,18 @@ export function ulid(
     }
   }
   return time + tail;
+}
+
+const pool = new Uint8Array(4_000);
+let used = pool.length;
+
+/** Asking the system for random bytes costs more than the rest of an id, so it is asked for many at once. */
+function tenRandomBytes(): Uint8Array {
+  if (used === pool.length) {
+    crypto.getRandomValues(pool);
+    used = 0;
+  }
+  return pool.subarray(used, used += 10);
 }
 
 export const newId = (kind: IdKind, seed: string = ulid()): string => `${idPrefixes[kind]}_${seed}`;

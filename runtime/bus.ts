@@ -1,11 +1,12 @@
 /** The request side of the bus: one connection, requests with deadlines, and clear faults when nobody answers. */
-import { type NatsConnection, NoRespondersError, RequestError, TimeoutError } from "@nats-io/nats-core";
+import type { NatsConnection } from "@nats-io/nats-core";
 import { connect } from "@nats-io/transport-node";
 import { faultFrom, unavailable } from "../contracts/errors.ts";
 import { deadlineOf } from "../contracts/operation.ts";
 import { type Input, type OperationName, operationOf, operations, type Output } from "../contracts/operations.ts";
 import { subjects } from "../contracts/subjects.ts";
 import { faultIn, type Origin, toHeaders } from "./context.ts";
+import { type Inbox, NoAnswer, openInbox } from "./inbox.ts";
 import type { Log } from "./log.ts";
 import { inSpan } from "./telemetry.ts";
 
@@ -33,14 +34,16 @@ export async function connectBus(url: string, name: string, log: Log): Promise<B
     ignoreClusterUpdates: false,
   });
   const status = watchStatus(nc, log);
+  const inbox = openInbox(nc);
   return {
     nc,
     ask: (operation, input, origin, signal) =>
       inSpan(`${operations[operation].service} ${operation}`, {
         kind: "client",
         attributes: { "rpc.system": "nats", "rpc.service": operations[operation].service, "rpc.method": operation },
-      }, () => ask(nc, operation, input, origin, signal)),
+      }, () => ask(inbox, operation, input, origin, signal)),
     async [Symbol.asyncDispose]() {
+      await inbox[Symbol.asyncDispose]();
       await nc.close();
       await status;
     },
@@ -48,17 +51,19 @@ export async function connectBus(url: string, name: string, log: Log): Promise<B
 }
 
 async function ask<N extends OperationName>(
-  nc: NatsConnection,
+  inbox: Inbox,
   name: N,
   input: Input<N>,
   origin: Origin,
   signal?: AbortSignal,
 ): Promise<Answer<N>> {
   const deadlineMs = deadlineOf(operationOf(name));
-  const request = nc.request(subjects.request(name), JSON.stringify(input), {
-    timeout: deadlineMs,
-    headers: toHeaders(origin, deadlineMs),
-  });
+  const request = inbox.request(
+    subjects.request(name),
+    JSON.stringify(input),
+    deadlineMs,
+    toHeaders(origin, deadlineMs),
+  );
   const msg = await (signal ? Promise.race([request, aborted(signal)]) : request).catch((error: unknown) => {
     throw explain(error, operations[name].service);
   });
@@ -68,14 +73,10 @@ async function ask<N extends OperationName>(
 }
 
 function explain(error: unknown, service: string) {
-  if (error instanceof NoRespondersError || (error instanceof RequestError && error.isNoResponders())) {
-    return unavailable(`The ${service} service is away; try again shortly`, error);
-  }
-  if (error instanceof TimeoutError) return unavailable(`The ${service} service did not answer in time`, error, 2);
-  if (error instanceof Error && /closed|disconnect|draining/i.test(error.name + error.message)) {
-    return unavailable("The bus is away; try again shortly", error);
-  }
-  return faultFrom(error);
+  if (!(error instanceof NoAnswer)) return faultFrom(error);
+  if (error.why === "nobody") return unavailable(`The ${service} service is away; try again shortly`, error);
+  if (error.why === "timeout") return unavailable(`The ${service} service did not answer in time`, error, 2);
+  return unavailable("The bus is away; try again shortly", error);
 }
 
 const aborted = (signal: AbortSignal): Promise<never> =>

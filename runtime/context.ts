@@ -8,28 +8,41 @@ import { injectTrace } from "./telemetry.ts";
 /** What a request says about itself, before a deadline is put on it. */
 export type Origin = Pick<Call, "caller" | "requestId" | "seed">;
 
-export function toHeaders({ caller, requestId, seed }: Origin, deadlineMs: number): MsgHdrs {
-  const h = headers();
-  h.set("Caller", JSON.stringify(caller));
-  h.set("Request-Id", requestId);
-  h.set("Seed", seed);
-  // How long is left, not until when: the clocks of two machines differ.
-  h.set("Deadline-Ms", String(Math.max(1, Math.round(deadlineMs))));
-  injectTrace((name, value) => h.set(name, value));
-  return h;
+export function toHeaders({ caller, requestId, seed }: Origin, deadlineMs: number): Record<string, string> {
+  const fields: Record<string, string> = {
+    Caller: JSON.stringify(caller),
+    "Request-Id": requestId,
+    Seed: seed,
+    // How long is left, not until when: the clocks of two machines differ.
+    "Deadline-Ms": String(Math.max(1, Math.round(deadlineMs))),
+  };
+  injectTrace((name, value) => fields[name] = value);
+  return fields;
 }
 
 export function fromHeaders(h: MsgHdrs | undefined): { call: Call; read: (name: string) => string | undefined } {
   const read = (name: string) => h?.get(name) || undefined;
-  const caller = Caller.parse(JSON.parse(read("Caller") ?? "null"));
-  const deadlineMs = Number(read("Deadline-Ms") ?? 5_000);
-  const call = {
-    caller,
-    requestId: read("Request-Id") ?? "",
-    seed: read("Seed") ?? "",
-    signal: AbortSignal.timeout(deadlineMs),
-  };
-  return { call, read };
+  return { call: new ReceivedCall(read), read };
+}
+
+/** A handler that never waits never asks for the signal, and then no timer is made for it. */
+class ReceivedCall implements Call {
+  readonly caller: Caller;
+  readonly requestId: string;
+  readonly seed: string;
+  readonly #startedAt = performance.now();
+  readonly #deadlineMs: number;
+  #signal: AbortSignal | undefined;
+  constructor(read: (name: string) => string | undefined) {
+    this.caller = Caller.parse(JSON.parse(read("Caller") ?? "null"));
+    this.requestId = read("Request-Id") ?? "";
+    this.seed = read("Seed") ?? "";
+    this.#deadlineMs = Number(read("Deadline-Ms") ?? 5_000);
+  }
+  get signal(): AbortSignal {
+    const left = this.#deadlineMs - (performance.now() - this.#startedAt);
+    return this.#signal ??= AbortSignal.timeout(Math.max(0, Math.round(left)));
+  }
 }
 
 const FAULT = "Fault";

@@ -139,6 +139,10 @@ interface Instruments {
   readonly queued: Counter;
   readonly filterErrors: Counter;
   readonly buried: Counter;
+  readonly delivered: Counter;
+  readonly redelivered: Counter;
+  readonly acknowledged: Counter;
+  readonly deadLettered: Counter;
 }
 let instruments: Instruments | undefined;
 
@@ -168,5 +172,13 @@ export function measure(): Instruments {
     queued: meter.createCounter("deliveries_queued", { description: "Deliveries put into queues, by tenant" }),
     filterErrors: meter.createCounter("filter_errors", { description: "Filters that failed on an event, by tenant" }),
     buried: meter.createCounter("events_buried", { description: "Events that could not be fanned out, by tenant" }),
+    delivered: meter.createCounter("deliveries_handed_out", { description: "Deliveries handed out, by tenant" }),
+    redelivered: meter.createCounter("deliveries_handed_out_again", {
+      description: "Deliveries handed out for the second time or later, by tenant",
+    }),
+    acknowledged: meter.createCounter("deliveries_acknowledged", { description: "Deliveries acknowledged, by tenant" }),
+    deadLettered: meter.createCounter("dead_letters", {
+      description: "Deliveries that became dead letters, by tenant",
+    }),
   };
 }
