@@ -6,6 +6,7 @@
 import type { z } from "zod";
 import type { Caller } from "./identity.ts";
 import type { Operation, ServiceName } from "./operation.ts";
+import { deliveryOperations } from "./operations/delivery.ts";
 import { fanoutOperations } from "./operations/fanout.ts";
 import { ingestOperations } from "./operations/ingest.ts";
 import { registryOperations } from "./operations/registry.ts";
@@ -14,6 +15,7 @@ export const operations = {
   ...registryOperations,
   ...ingestOperations,
   ...fanoutOperations,
+  ...deliveryOperations,
 } as const satisfies Record<string, Operation>;
 
 export type OperationName = keyof typeof operations;

@@ -29,8 +29,49 @@ export const QueuedDelivery = z.object({
   enrichment: EnrichmentDepth,
   /** When it was queued, ISO 8601. */
   at: z.string(),
+  /** Set on a replay: the delivery it continues, whose id it keeps. */
+  origin: z.object({ seq: z.int(), at: z.int(), tier: z.int() }).optional(),
+  /** Set on a replay whose event has left EVENTS: the event itself. */
+  event: z.looseObject({ type: z.string() }).optional(),
 });
 export type QueuedDelivery = z.output<typeof QueuedDelivery>;
+
+/** A message in HISTORY: how a delivery ended. */
+export const Ending = z.object({
+  v: z.literal(1),
+  outcome: z.enum(["acknowledged", "dead"]),
+  /** The delivery as its id names it: first place in its stream, moment in ms, tier, and sequence of the event. */
+  seq: z.int(),
+  at: z.int(),
+  tier: z.int(),
+  event: z.int(),
+  ended_at: z.string(),
+  /** Seed of the request that ended it: tried again, that request is answered as the first time. */
+  by: z.string(),
+});
+export type Ending = z.output<typeof Ending>;
+
+/** A message in NOTES. */
+export const DeliveryNote = z.object({
+  v: z.literal(1),
+  /** Where the delivery is in its stream now. */
+  seq: z.int(),
+  tier: z.int(),
+  attempt: z.int(),
+});
+export type DeliveryNote = z.output<typeof DeliveryNote>;
+
+/** A message in EXPIRY: this delivery has no attempt left, or was rejected. */
+export const Expired = z.object({
+  v: z.literal(1),
+  shard: z.int(),
+  /** Where it is in its stream. */
+  seq: z.int(),
+  attempt: z.int(),
+  reason: z.string(),
+  by: z.string(),
+});
+export type Expired = z.output<typeof Expired>;
 
 /** `Nats-Msg-Id` of an event: what makes a second publish a duplicate. */
 export const eventMsgId = (tenant: string, eventId: string): string =>

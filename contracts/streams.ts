@@ -1,4 +1,5 @@
 /** Every stream and bucket as plain data: what must exist before a process can work. */
+import { subjects } from "./subjects.ts";
 
 const hour = 3_600_000;
 
@@ -48,6 +49,44 @@ export const usageStream: Stream = {
 
 export const deliveryStreamName = (shard: number): string => `DELIVERIES-${shard}`;
 
+/** For how long HISTORY knows a delivery it has seen. A million of them cost about 240 MB, so not for the whole retention. */
+export const HISTORY_WINDOW_MS = 120_000;
+
+/** How deliveries ended. Its first word on a delivery is the last: `Nats-Msg-Id` names the delivery. */
+export const historyStream = (retentionMs: number): Stream => ({
+  name: "HISTORY",
+  subjects: [subjects.history("*", "*"), subjects.dead("*", "*")],
+  retention: "limits",
+  storage: "file",
+  maxAgeMs: retentionMs,
+  duplicateWindowMs: HISTORY_WINDOW_MS,
+  maxPerSubject: 100,
+});
+
+/** The latest note on each delivery that was handed out again or replayed. */
+export const noteStream = (retentionMs: number): Stream => ({
+  name: "NOTES",
+  subjects: ["note.>"],
+  retention: "limits",
+  storage: "file",
+  maxAgeMs: retentionMs,
+  maxPerSubject: 1,
+});
+
+/** Alarms of last attempts, and what has run out of attempts, until it is a dead letter. */
+export const expiryStream = (shards: number): Stream => ({
+  name: "EXPIRY",
+  subjects: [
+    "alarm.>",
+    "expired.>",
+    ...Array.from({ length: shards }, (_, shard) => subjects.exhausted(deliveryStreamName(shard))),
+  ],
+  retention: "workqueue",
+  storage: "file",
+  maxAgeMs: 0,
+  schedules: true,
+});
+
 /**
  * What is not yet acknowledged, by shard. A fan-out that died between queueing and acknowledging an event repeats it
  * once its `ack_wait` is over, or tries again for some minutes: the window is longer than both together. Names are held
@@ -75,8 +114,10 @@ export interface Consumer {
 }
 
 export const consumers = {
-  /** Shorter means that a slow batch is worked twice; longer, that a crash delays what was in hand. */
+  /** A longer wait means that a crash delays what was in hand; a shorter one costs more signs of life. */
   fanout: { stream: "EVENTS", name: "fanout", ackWaitMs: 30_000, maxInHand: 10_000 },
+  /** Deliveries on their way to the dead letters. */
+  expiry: { stream: "EXPIRY", name: "expiry", ackWaitMs: 30_000, maxInHand: 1_000 },
 } as const satisfies Record<string, Consumer>;
 
 export const buckets = {

@@ -11,11 +11,25 @@ export const subjects = {
   health: (service: ServiceName) => `health.${service}`,
   /** Accepted events, by tenant. */
   event: (tenant: string) => `event.${tenant}`,
-  /** What an agent has still to acknowledge; `priority` makes the tiers. */
+  /**
+   * What an agent has still to acknowledge; `priority` makes the tiers. Only what is above the usual 0 has the extra
+   * token, so that whoever wants to hear of it can subscribe to it alone.
+   */
   delivery: (shard: number, tenant: string, agent: string, priority: number) =>
-    `deliver.${shard}.${tenant}.${agent}.${priority}`,
-  /** How deliveries of an agent ended. */
+    `deliver.${shard}.${tenant}.${agent}.${priority === 0 ? "0" : `high.${priority}`}`,
+  highDeliveriesOf: (shard: number, tenant: string, agent: string) => `deliver.${shard}.${tenant}.${agent}.high.*`,
+  highDeliveries: "deliver.*.*.*.high.*",
+  /** Acknowledged deliveries of an agent. */
   history: (tenant: string, agent: string) => `history.${tenant}.${agent}`,
+  /** Deliveries of an agent that ended otherwise. In the same stream, so that a delivery ends once. */
+  dead: (tenant: string, agent: string) => `dead.${tenant}.${agent}`,
+  /** What became of a delivery after its first attempt: the place of its message, and how often it was handed out. */
+  note: (shard: number, seq: number) => `note.${shard}.${seq}`,
+  /** The alarm set when a delivery is handed out for the last time, and what it publishes when it goes off. */
+  alarm: (shard: number, seq: number) => `alarm.${shard}.${seq}`,
+  expired: (shard: number, seq: number) => `expired.${shard}.${seq}`,
+  /** The broker's own word that a consumer of a stream has given up on a message. */
+  exhausted: (stream: string) => `$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.${stream}.*`,
   /** What one ingest process has counted for a tenant on a day (`2026-01-31`). */
   usage: (day: string, tenant: string, process: string) => `usage.${day}.${tenant}.${process}`,
 };
@@ -32,9 +46,10 @@ export function parseUsage(subject: string) {
 }
 
 export function parseDelivery(subject: string) {
-  const [kind, shard, tenant, agent, priority, ...rest] = subject.split(".");
-  if (kind !== "deliver" || !tenant || !agent || !priority || rest.length > 0) return undefined;
-  return { shard: Number(shard), tenant, agent, priority: Number(priority) };
+  const [kind, shard, tenant, agent, ...tier] = subject.split(".");
+  const priority = Number(tier[0] === "high" ? tier[1] : tier[0]);
+  if (kind !== "deliver" || !tenant || !agent || !Number.isSafeInteger(priority)) return undefined;
+  return { shard: Number(shard), tenant, agent, priority };
 }
 
 /** Which of the delivery streams an agent's queue lives in: FNV-1a of its id. Changing it would lose queues. */

@@ -1,0 +1,121 @@
+/** Delivery: an agent takes what is queued for it, says what became of it, and finds it again afterwards. */
+import type { Delivery } from "../../contracts/deliveries.ts";
+import { notFound, ruleBroken } from "../../contracts/errors.ts";
+import type { TenantCaller } from "../../contracts/identity.ts";
+import type { Handlers } from "../../contracts/operations.ts";
+import { measure } from "../../runtime/telemetry.ts";
+import { buryEvent, payloadOf, replay, type ReplayDeps } from "./dead-letters.ts";
+import type { AgentRef, Handle } from "./delivery-id.ts";
+import type { StoredEvent } from "./events.ts";
+import type { Lease, Queue } from "./queue.ts";
+import type { Room } from "./room.ts";
+import type { Wire } from "./wire.ts";
+
+export interface DeliveryDeps extends ReplayDeps {
+  readonly queue: Queue;
+  readonly wire: Wire;
+  readonly room: Room;
+  readonly isAgent: (tenant: string, id: string) => Promise<boolean>;
+  /** Aborts when the process begins to stop: nobody is kept waiting then. */
+  readonly stopping: AbortSignal;
+}
+
+export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
+  const { queue, events, ids, store, room, stopping, isAgent } = deps;
+
+  /** Ids that are not the agent's own are not errors: they are simply none of its deliveries. */
+  const handlesOf = (owner: AgentRef, delivery_ids: readonly string[]): Handle[] =>
+    [...new Set(delivery_ids)].flatMap((id) => ids.handleOf(owner, id) ?? []);
+
+  return {
+    async "delivery.poll"({ query: { limit, wait } }, { caller, signal }) {
+      const owner = agentOf(caller);
+      const until = AbortSignal.any([signal, stopping]);
+      const leases = await queue.lease(owner, room.most(owner.tenant, limit), wait * 1_000, until);
+      if (leases.length === 0) return { deliveries: [], count: 0 };
+      const bodies = await events.read(owner.tenant, leases.flatMap((l) => l.delivery.event ? [] : [l.delivery.seq]));
+      const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
+      if (rest.length > 0) await queue.putBack(rest);
+      if (gone.length > 0) await queue.drop(gone);
+      const deliveries = fitting.map(({ lease, event }): Delivery => ({
+        id: ids.idOf(owner, lease.handle),
+        event_id: lease.delivery.event_id,
+        payload: payloadOf(event, lease.delivery.matched),
+        attempt_count: lease.attempt,
+        created_at: lease.delivery.at,
+      }));
+      count(owner.tenant, leases);
+      return { deliveries, count: deliveries.length };
+    },
+
+    async "delivery.ack"({ body: { delivery_ids } }, { caller, seed }) {
+      const owner = agentOf(caller);
+      const acknowledged = await queue.acknowledge(owner, handlesOf(owner, delivery_ids), seed);
+      measure().acknowledged.add(acknowledged, { tenant: owner.tenant });
+      return { acknowledged };
+    },
+
+    async "delivery.nack"({ body: { delivery_ids, delay_seconds } }, { caller }) {
+      const owner = agentOf(caller);
+      return { released: await queue.hold(owner, handlesOf(owner, delivery_ids), delay_seconds * 1_000) };
+    },
+
+    async "delivery.extend"({ body: { delivery_ids, seconds } }, { caller }) {
+      const owner = agentOf(caller);
+      return { extended: await queue.hold(owner, handlesOf(owner, delivery_ids), seconds * 1_000) };
+    },
+
+    async "delivery.reject"({ body: { delivery_ids, reason } }, { caller, seed }) {
+      const owner = agentOf(caller);
+      return { dead_lettered: await queue.reject(owner, handlesOf(owner, delivery_ids), reason, seed) };
+    },
+
+    "delivery.dead_letters": ({ query }, { caller }) => store.list(caller.tenant, whoseDeadLetters(caller), query),
+
+    async "delivery.replay"({ path: { id } }, { caller, seed }) {
+      await replay(deps, { tenant: caller.tenant, agent: whoseDeadLetters(caller), id, seed });
+      return { status: "replayed", delivery_id: id };
+    },
+
+    async "delivery.recent"({ path: { id }, query: { limit } }, { caller }) {
+      if (caller.id !== id && !await isAgent(caller.tenant, id)) throw notFound("agent", id);
+      const owner = { tenant: caller.tenant, agent: id };
+      const ended = await queue.acknowledged(owner, limit);
+      const bodies = await events.read(owner.tenant, ended.map(({ handle }) => handle.event));
+      const named = ended.map((item) => ({ ...item, delivery_id: ids.idOf(owner, item.handle) }));
+      const missing = named.filter(({ handle }) => !bodies.has(handle.event)).map(({ delivery_id }) => delivery_id);
+      const kept = missing.length > 0 ? await store.payloads(owner.tenant, missing) : undefined;
+      return {
+        events: named.flatMap(({ handle, delivery_id, attempt, at }) => {
+          const event = bodies.get(handle.event)?.event ?? kept?.get(delivery_id);
+          return event ? [{ ...summaryOf(event), delivery_id, attempt_count: attempt, acknowledged_at: at }] : [];
+        }),
+      };
+    },
+
+    "delivery.bury": async ({ body }) => ({ delivery_id: await buryEvent(deps, body) }),
+  };
+}
+
+function agentOf(caller: TenantCaller): AgentRef {
+  if (caller.kind !== "agent") throw ruleBroken("agent_required", "Only an agent has deliveries");
+  return { tenant: caller.tenant, agent: caller.id };
+}
+
+/** Null: those of the whole tenant. */
+const whoseDeadLetters = (caller: TenantCaller): string | null => caller.kind === "agent" ? caller.id : null;
+
+const summaryOf = ({ id, type, source, subject, time, data }: StoredEvent["event"]) => ({
+  event_id: id,
+  type,
+  source,
+  subject: (subject ?? null) as string | null,
+  time: (time ?? null) as string | null,
+  data: data ?? null,
+});
+
+function count(tenant: string, leases: readonly Lease[]): void {
+  measure().delivered.add(leases.length, { tenant });
+  const again = leases.filter(({ attempt }) => attempt > 1).length;
+  if (again > 0) measure().redelivered.add(again, { tenant });
+}
