@@ -3,9 +3,8 @@ import type { z } from "zod";
 import type { ErrorCode } from "./errors.ts";
 import type { Scope } from "./identity.ts";
 
-export type ServiceName = "registry" | "ingest" | "fanout" | "delivery";
-/** Those that must be well for the whole to be ready. */
-export const services: readonly ServiceName[] = ["registry"];
+export const services = ["registry", "ingest", "fanout", "delivery"] as const;
+export type ServiceName = (typeof services)[number];
 
 export type Method = "GET" | "POST" | "PATCH" | "DELETE";
 
@@ -32,6 +31,8 @@ export interface Operation {
   readonly success: 200 | 201 | 202 | 204;
   /** Where the answer itself decides between two successes; absent, it is always `success`. */
   readonly statusOf?: (output: unknown) => 200 | 201 | 202;
+  /** The body is a CloudEvent, in structured or in binary mode. */
+  readonly cloudEvent?: true;
   /** A body of this content type is a list, and goes to that operation instead. */
   readonly batch?: { readonly contentType: string; readonly operation: string };
   /** Beyond what every operation of its shape can answer; see `faultsOf`. */
@@ -44,8 +45,10 @@ export interface Operation {
 
 export const deadlineOf = (operation: Operation): number => operation.deadlineMs ?? 5_000;
 export const maxBodyOf = (operation: Operation): number => operation.maxBodyBytes ?? 256 * 1024;
+/** Whether an Idempotency-Key means anything: for what changes something and is not idempotent by its nature. */
+export const isKeyedMethod = (method: string | undefined): boolean => method === "POST" || method === "PATCH";
 export const isKeyed = (operation: Operation): boolean =>
-  operation.access !== "public" && (operation.http?.[0] === "POST" || operation.http?.[0] === "PATCH");
+  operation.access !== "public" && isKeyedMethod(operation.http?.[0]);
 
 /** Every code an operation may answer with: what its shape implies, and what its row adds. */
 export function faultsOf(operation: Operation): ErrorCode[] {

@@ -2,7 +2,7 @@
 import { type Context, Hono } from "hono";
 import { Fault, faultFrom, invalid, notFound } from "../contracts/errors.ts";
 import { newId, ulid } from "../contracts/identity.ts";
-import { isKeyed, maxBodyOf, type Operation } from "../contracts/operation.ts";
+import { isKeyedMethod, maxBodyOf, type Operation } from "../contracts/operation.ts";
 import { type Input, type OperationName, operationNames, operationOf } from "../contracts/operations.ts";
 import { shown } from "../contracts/validation.ts";
 import type { Bus } from "../runtime/bus.ts";
@@ -11,7 +11,8 @@ import { readInput } from "../runtime/serve.ts";
 import { currentTraceId, inSpan, measure } from "../runtime/telemetry.ts";
 import type { Authenticator } from "./authenticate.ts";
 import { authorize } from "./authorize.ts";
-import { assertContentType, assertText, parseJson, readBody } from "./body.ts";
+import { assertContentType, assertText, mediaTypeOf, parseJson, readBody } from "./body.ts";
+import { envelopeOf, EVENT_TYPES, isBinaryMode } from "./cloudevents.ts";
 import { faultReply, type Reply, safeHeader } from "./envelope.ts";
 import type { Idempotency } from "./idempotency.ts";
 import { type Limit, limitHeaders, type RateLimiter } from "./rate-limit.ts";
@@ -42,11 +43,16 @@ export function gateway(deps: GatewayDeps): Hono {
     if (!operation.http) continue;
     const [method, path] = operation.http;
     const route = `/v1${path.replace(/\{(\w+)\}/g, ":$1")}`;
-    app.on(
-      method,
-      route,
-      (c) => exchange(deps, c, name, `${method} /v1${path}`, (x) => answer(deps, c, name, operation, x)),
-    );
+    app.on(method, route, (c) => {
+      const chosen = chosenBy(c, name, operation);
+      return exchange(
+        deps,
+        c,
+        chosen.name,
+        `${method} /v1${path}`,
+        (x) => answer(deps, c, chosen.name, chosen.operation, x),
+      );
+    });
   }
   app.notFound((c) =>
     exchange(
@@ -93,7 +99,7 @@ async function answer(
   ]);
   const input = readRequest(c, name, operation, bytes);
   const origin = { caller, requestId: x.requestId };
-  const idempotencyKey = isKeyed(operation) ? readIdempotencyKey(c) : undefined;
+  const idempotencyKey = isKeyedMethod(c.req.method) ? readIdempotencyKey(c) : undefined;
   if (idempotencyKey === undefined) return await ask(deps, name, operation, input, { ...origin, seed: ulid() });
   const keyed = { idempotencyKey, caller, method: c.req.method, path: c.req.path, body: bytes, operation };
   const { reply, replayed } = await deps.idempotency.once(
@@ -114,8 +120,8 @@ async function ask(
   input: Input<OperationName>,
   origin: Parameters<Bus["ask"]>[2],
 ): Promise<Reply> {
-  const { bytes } = await deps.bus.ask(name, input as never, origin);
-  return { status: operation.success, body: operation.output ? bytes : undefined };
+  const { bytes, read } = await deps.bus.ask(name, input as never, origin);
+  return { status: operation.statusOf?.(read()) ?? operation.success, body: operation.output ? bytes : undefined };
 }
 
 async function admit({ limiter }: GatewayDeps, x: Exchange, limits: Limit[]): Promise<void> {
@@ -131,14 +137,34 @@ async function admit({ limiter }: GatewayDeps, x: Exchange, limits: Limit[]): Pr
   }
 }
 
+/** A list of events has a content type of its own, and with it an operation of its own at the same address. */
+function chosenBy(
+  c: Context,
+  name: OperationName,
+  operation: Operation,
+): { name: OperationName; operation: Operation } {
+  if (!operation.batch || mediaTypeOf(c.req.header("content-type")) !== operation.batch.contentType) {
+    return { name, operation };
+  }
+  const batch = operation.batch.operation as OperationName;
+  return { name: batch, operation: operationOf(batch) };
+}
+
 function readRequest(c: Context, name: OperationName, operation: Operation, bytes: Uint8Array): Input<OperationName> {
   const path = c.req.param() as Record<string, string>;
   const query = c.req.query();
   assertText(path, "");
   assertText(query, "");
-  if (!operation.body) return readInput(name, { path, query });
-  assertContentType(c.req.header("content-type"), ["application/json"]);
-  return readInput(name, { path, query, body: parseJson(bytes) });
+  return readInput(name, { path, query, ...(operation.body ? { body: readContent(c, operation, bytes) } : {}) });
+}
+
+function readContent(c: Context, operation: Operation, bytes: Uint8Array): unknown {
+  if (operation.cloudEvent && isBinaryMode(c)) return envelopeOf(c, bytes);
+  // A list was chosen by its content type already; see `chosenBy`.
+  if (operation.http) {
+    assertContentType(c.req.header("content-type"), operation.cloudEvent ? EVENT_TYPES : ["application/json"]);
+  }
+  return parseJson(bytes);
 }
 
 function readIdempotencyKey(c: Context): string | undefined {

@@ -27,9 +27,12 @@ export async function readBody(c: Context, maxBytes: number): Promise<Uint8Array
 const tooLarge = (actual_size: number, max_size: number) =>
   new Fault("payload_too_large", `The body is over the limit of ${max_size} bytes`, { actual_size, max_size });
 
-export function assertContentType(contentType: string | undefined, accepted: readonly string[]): string {
-  const type = (contentType ?? "").split(";", 1)[0]!.trim().toLowerCase();
-  if (accepted.includes(type)) return type;
+/** `Application/JSON; charset=utf-8` is `application/json`. */
+export const mediaTypeOf = (contentType: string | undefined): string =>
+  (contentType ?? "").split(";", 1)[0]!.trim().toLowerCase();
+
+export function assertContentType(contentType: string | undefined, accepted: readonly string[]): void {
+  if (accepted.includes(mediaTypeOf(contentType))) return;
   throw invalid({
     field: "content-type",
     value: shown(contentType),

@@ -183,4 +183,5 @@ const stillRunning = ({ idempotencyKey }: Keyed) =>
     retry_after_seconds: 1,
   });
 
-const sleep = (ms: number) => new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), Math.max(0, ms)));
+const sleep = (ms: number) =>
+  new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), Math.max(0, ms)));

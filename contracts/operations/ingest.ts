@@ -15,6 +15,7 @@ export const ingestOperations = {
     output: events.Published,
     success: 202,
     statusOf: (output) => (output as events.Published).status === "duplicate" ? 200 : 202,
+    cloudEvent: true,
     batch: { contentType: "application/cloudevents-batch+json", operation: "events.publish_batch" },
     faults: ["invalid_event"],
     maxBodyBytes: MEGABYTE,

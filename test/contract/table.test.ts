@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { z } from "zod";
 import { ErrorEnvelope } from "../../contracts/errors.ts";
 import { type Scope, scopes } from "../../contracts/identity.ts";
-import { faultsOf, type Operation } from "../../contracts/operation.ts";
+import { faultsOf, type Operation, services } from "../../contracts/operation.ts";
 import { operationNames, operationOf } from "../../contracts/operations.ts";
 import { exampleOf } from "../../contracts/validation.ts";
 import { type Answer, type TestAgent, type TestTenant, type World, world } from "../support/world.ts";
@@ -24,6 +24,7 @@ let foreignIds: Record<string, string>;
 
 beforeAll(async () => {
   w = await world({
+    services,
     env: { RATE_LIMIT_AGENT_PER_MINUTE: "0", RATE_LIMIT_TENANT_PER_MINUTE: "0", RATE_LIMIT_TOKEN_PER_MINUTE: "0" },
   });
   own = await w.tenant();

@@ -3,7 +3,7 @@ import { Kvm } from "@nats-io/kv";
 import postgres from "postgres";
 import { expect, test } from "vitest";
 import { routeKeys } from "../../contracts/subjects.ts";
-import { startGateway, startRegistry } from "../support/processes.ts";
+import { startGateway, startService } from "../support/processes.ts";
 import { eventually } from "../support/eventually.ts";
 import { type World, world } from "../support/world.ts";
 
@@ -66,7 +66,7 @@ test("a broker that lost everything is told everything again, and a revoked key 
 
   const kvm = new Kvm(w.bus.nc);
   for (const bucket of ["routes", "trust"]) await (await kvm.open(bucket)).destroy();
-  await using _registry = await startRegistry(w.env);
+  await using _registry = await startService("registry", w.env);
   const tenant = agent.tenant_id;
   for (
     const lost of [

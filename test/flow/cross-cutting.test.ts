@@ -2,7 +2,7 @@
 import { connect } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { begin } from "../../runtime/lifecycle.ts";
-import { startRegistry } from "../support/processes.ts";
+import { startService } from "../support/processes.ts";
 import { eventually } from "../support/eventually.ts";
 import { type TestAgent, type TestTenant, type World, world } from "../support/world.ts";
 
@@ -151,7 +151,7 @@ test("a service that is away is a 503 with Retry-After, and the request succeeds
   expect([away.status, away.body.error.code]).toEqual([503, "service_unavailable"]);
   expect(Number(away.headers.get("retry-after"))).toBeGreaterThan(0);
   expect((await fetch(new URL("/readyz", w.urls[0]))).status).toBe(503);
-  await using _registry = await startRegistry(w.env);
+  await using _registry = await startService("registry", w.env);
   await eventually(async () => (await ask()).status === 401, "the registry to answer");
 });
 

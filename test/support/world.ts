@@ -1,7 +1,8 @@
 /** A whole system of its own: broker, database, every service, as many replicas as asked; gone when the block ends. */
-import { startGateway, startRegistry } from "./processes.ts";
+import { startGateway, startService } from "./processes.ts";
 import { type Client, client } from "../../contracts/client.ts";
 import { newId, type Scope, scopes, ulid } from "../../contracts/identity.ts";
+import type { ServiceName } from "../../contracts/operation.ts";
 import type { Input, OperationName, Output } from "../../contracts/operations.ts";
 import type { Agent } from "../../contracts/registry.ts";
 import { type Bus, connectBus } from "../../runtime/bus.ts";
@@ -54,7 +55,10 @@ export interface World extends AsyncDisposable {
 
 export async function world(options: {
   readonly gateways?: number;
+  /** How many of each service; one unless said. */
   readonly replicas?: number;
+  /** Which services; the registry alone unless said, because most tests need no more. */
+  readonly services?: readonly ServiceName[];
   readonly env?: Record<string, string>;
 } = {}): Promise<World> {
   await using stack = new AsyncDisposableStack();
@@ -65,10 +69,13 @@ export async function world(options: {
     DATABASE_URL: database.url,
     SERVER_SECRET: "a test secret that is long enough to be one",
     PORT: "0",
+    DELIVERY_SHARDS: "4",
     DRAIN_SECONDS: "1",
     ...options.env,
   };
-  for (let i = 0; i < (options.replicas ?? 1); i++) stack.use(await startRegistry(env));
+  for (const service of options.services ?? ["registry"]) {
+    for (let i = 0; i < (options.replicas ?? 1); i++) stack.use(await startService(service, env));
+  }
   const urls: string[] = [];
   for (let i = 0; i < (options.gateways ?? 1); i++) urls.push(stack.use(await startGateway(env)).url);
   const bus = stack.use(await connectBus(nats.url, "test", silent));
