@@ -47,8 +47,7 @@ export function undertaker({ events, ids, store }: {
         });
       }
     }
-    await store.keep(rows);
-    for (const { tenant_id } of rows) measure().deadLettered.add(1, { tenant: tenant_id });
+    for (const tenant of await store.keep(rows)) measure().deadLettered.add(1, { tenant });
   };
 }
 
@@ -64,7 +63,7 @@ export async function buryEvent(
   if (!found || found.subject !== subjects.event(tenant)) throw notFound("event", String(seq));
   const event = readEvent(found);
   const delivery_id = ids.idOf({ tenant, agent: agent ?? "" }, { seq: 0, at: found.at, tier: 0, event: seq });
-  await store.keep([{
+  const kept = await store.keep([{
     delivery_id,
     tenant_id: tenant,
     agent_id: agent,
@@ -80,7 +79,7 @@ export async function buryEvent(
     enrichment: "none",
     created_at: new Date(found.at).toISOString(),
   }]);
-  measure().deadLettered.add(1, { tenant });
+  if (kept.length > 0) measure().deadLettered.add(1, { tenant });
   return delivery_id;
 }
 

@@ -34,6 +34,8 @@ export interface QueueOptions {
   readonly retentionMs: number;
   readonly keep: Keep;
   readonly log: Log;
+  /** How long after connecting HISTORY is taken at its word on what was queued since then. */
+  readonly trustAfterMs?: number;
 }
 
 /** Where a delivery is now. */
@@ -61,7 +63,18 @@ const CLOCK_SKEW_MS = 5_000;
 const MAX_RETRY_MS = 5_000;
 
 export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQueue> {
-  const { nc, wire, publisher, shards, visibilityMs, maxAttempts, retentionMs, keep, log } = options;
+  const {
+    nc,
+    wire,
+    publisher,
+    shards,
+    visibilityMs,
+    maxAttempts,
+    retentionMs,
+    keep,
+    log,
+    trustAfterMs = CLOCK_SKEW_MS,
+  } = options;
   const endings = history(publisher, wire);
   const high = tiers(nc, wire, shards);
   const ensured = new Set<string>();
@@ -243,7 +256,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     by,
   });
 
-  const isTrusted = ({ at }: Handle) => at > Math.max(Date.now() - TRUST_MS, connectedAt + CLOCK_SKEW_MS);
+  const isTrusted = ({ at }: Handle) => at > Math.max(Date.now() - TRUST_MS, connectedAt + trustAfterMs);
 
   /** Whether this call ended it, and where it must be taken out of the stream now. */
   const acknowledgeOne = async (owner: AgentRef, handle: Handle, by: string) => {
@@ -289,10 +302,11 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   const bury = async (expired: readonly Expired[]): Promise<boolean[]> => {
     const dead = await Promise.all(expired.map(async ({ shard, seq, attempt, reason, by }) => {
       const found = await leaderGet(wire, deliveryStreamName(shard), { seq });
-      const owner = found && parseDelivery(found.subject);
-      if (!found || !owner) return undefined;
+      const parsed = found && parseDelivery(found.subject);
+      if (!found || !parsed) return undefined;
+      const owner = { tenant: parsed.tenant, agent: parsed.agent };
       const delivery = found.json<QueuedDelivery>();
-      const origin = delivery.origin ?? { seq, at: found.at, tier: owner.priority };
+      const origin = delivery.origin ?? { seq, at: found.at, tier: parsed.priority };
       const handle = { ...origin, event: delivery.seq };
       const told = await endings.end(owner, placeName(owner, seq), endingOf(handle, "dead", by));
       if (told?.earlier?.outcome === "acknowledged") {

@@ -28,7 +28,7 @@ export function deadLetterStore(sql: Sql) {
   const seenBy = (tenant: string, agent: string | null) =>
     sql`tenant_id = ${tenant} and replayed_at is null ${agent === null ? sql`` : sql`and agent_id = ${agent}`}`;
   const keepAll = (rows: readonly DeadLetterRow[]) =>
-    sql`insert into delivery.dead_letters ${
+    sql<{ tenant_id: string }[]>`insert into delivery.dead_letters ${
       sql(rows.map((row) => ({
         ...row,
         event_id: printable(row.event_id),
@@ -42,12 +42,17 @@ export function deadLetterStore(sql: Sql) {
         payload = coalesce(excluded.payload, dead_letters.payload), matched = excluded.matched,
         priority = excluded.priority, enrichment = excluded.enrichment,
         dead_lettered_at = clock_timestamp(), replay_seed = null, replay_claimed_at = null, replayed_at = null
-      where dead_letters.generation < excluded.generation`;
+      where dead_letters.generation < excluded.generation
+      returning tenant_id`;
 
   return {
-    /** A row that is there already stays as it is, unless its delivery was replayed and has died once more. */
-    async keep(rows: readonly DeadLetterRow[]): Promise<void> {
-      await keepAll([...new Map(rows.map((row) => [row.delivery_id, row])).values()]);
+    /**
+     * A row that is there already stays as it is, unless its delivery was replayed and has died once more. Answers the
+     * tenants of what is new.
+     */
+    async keep(rows: readonly DeadLetterRow[]): Promise<string[]> {
+      const kept = await keepAll([...new Map(rows.map((row) => [row.delivery_id, row])).values()]);
+      return kept.map(({ tenant_id }) => tenant_id);
     },
 
     async list(tenant: string, agent: string | null, page: { offset: number; limit: number }) {
