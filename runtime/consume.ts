@@ -15,8 +15,8 @@ export interface Taken {
   readonly seq: number;
   /** How often it has been handed out, this time included. */
   readonly attempt: number;
-  /** When the stream stored it, in ms since 1970. */
-  readonly storedAt: number;
+  /** When the stream stored it, in ms since 1970, with fractions. */
+  readonly storedAtMs: number;
 }
 
 /** What became of a message: it is dealt with, it comes back later, or it must never come back. */
@@ -183,7 +183,7 @@ function asTaken(msg: Msg): InHand | undefined {
     headers: msg.headers,
     attempt: Number(tokens[at]),
     seq: Number(tokens[at + 1]),
-    storedAt: Number(tokens[at + 3]!.slice(0, -6)),
+    storedAtMs: Number(tokens[at + 3]) / 1e6,
   };
 }
 

@@ -34,6 +34,7 @@ export async function start(
   await openBucket(bus.nc, buckets.routes);
   const publish = app.use(publisher(bus.nc));
   const routes = app.use(startRoutes(bus.nc, publish, log));
+  await routes.ready;
   const consumption = app.use(
     await consume({
       nc: bus.nc,

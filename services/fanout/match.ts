@@ -20,13 +20,14 @@ export interface TenantRoutes {
   setAgent(agent: string, isActive: boolean): void;
   removeAgent(agent: string): void;
   setInterest(agent: string, interest: string, route: z.output<typeof InterestRoute>): void;
-  removeInterest(interest: string): void;
+  /** With the moment it went: an event stored before still matches it for a while. */
+  removeInterest(interest: string, goneAtMs?: number): void;
   addMember(channel: string, agent: string): void;
   removeMember(channel: string, agent: string): void;
   setFeed(channel: string, feed: string, route: z.output<typeof FeedRoute>): void;
-  removeFeed(feed: string): void;
-  /** Active agents that the event is for; `target` receives it whatever its interests say. */
-  recipients(event: FilterScope, target?: string): Matching;
+  removeFeed(feed: string, goneAtMs?: number): void;
+  /** Active agents that an event stored then is for; `target` receives it whatever its interests say. */
+  recipients(event: FilterScope, storedAtMs: number, target?: string): Matching;
   /** The same for one agent, active or not. */
   recipient(event: FilterScope, agent: string): Recipient;
 }
@@ -40,8 +41,14 @@ interface Rule {
   readonly enrichment: QueuedDelivery["enrichment"];
   /** Whom it is for; a channel's members change under it. */
   readonly agents: ReadonlySet<string>;
+  goneAtMs?: number;
 }
 
+/**
+ * How long a removed rule is remembered for events that were stored before it went. Fan-out is milliseconds behind as
+ * a rule; one that is further behind than this goes by what there is now.
+ */
+const REMEMBERED_MS = 60_000;
 const depths = { none: 0, light: 1, full: 2 } as const;
 
 export function tenantRoutes(filters: Filters): TenantRoutes {
@@ -49,15 +56,31 @@ export function tenantRoutes(filters: Filters): TenantRoutes {
   const channels = new Map<string, Set<string>>();
   const rules = new Map<string, Rule>();
   const index = globIndex<Rule>();
+  /** Removed rules, in the order they went. */
+  const gone: Rule[] = [];
 
-  const remove = (id: string) => {
-    const rule = rules.get(id);
-    if (!rule) return;
-    rules.delete(id);
+  const forget = (rule: Rule) => {
     index.remove(rule.glob, rule);
     if (rule.filterSource !== null) filters.release(rule.filterSource);
   };
-  const set = (id: string, glob: string, filterSource: string | null, rest: Omit<Rule, `glob` | `filter${string}`>) => {
+  const forgetOld = () => {
+    while (gone[0] && gone[0].goneAtMs! < Date.now() - REMEMBERED_MS) forget(gone.shift()!);
+  };
+  const remove = (id: string, goneAtMs?: number) => {
+    const rule = rules.get(id);
+    if (!rule) return;
+    rules.delete(id);
+    if (goneAtMs === undefined) return forget(rule);
+    rule.goneAtMs = goneAtMs;
+    gone.push(rule);
+    forgetOld();
+  };
+  const set = (
+    id: string,
+    glob: string,
+    filterSource: string | null,
+    rest: Pick<Rule, "why" | "priority" | "enrichment" | "agents">,
+  ) => {
     remove(id);
     const filter = filterSource === null ? undefined : filters.take(filterSource);
     const rule: Rule = { glob: compileGlob(glob), filter, filterSource, ...rest };
@@ -69,10 +92,12 @@ export function tenantRoutes(filters: Filters): TenantRoutes {
     if (!agents) channels.set(channel, agents = new Set());
     return agents;
   };
-  const matching = (event: FilterScope, isWanted: (agent: string) => boolean) => {
+  const matching = (event: FilterScope, storedAtMs: number, isWanted: (agent: string) => boolean) => {
+    if (gone.length > 0) forgetOld();
     const found = new Map<string, Recipient>();
     let filterErrors = 0;
     for (const rule of index.matching(event.type)) {
+      if (rule.goneAtMs !== undefined && rule.goneAtMs <= storedAtMs) continue;
       let passed: boolean | undefined;
       for (const agent of rule.agents) {
         if (!isWanted(agent)) continue;
@@ -109,13 +134,14 @@ export function tenantRoutes(filters: Filters): TenantRoutes {
         agents: members(channel),
       }),
     removeFeed: remove,
-    recipients(event, target) {
+    recipients(event, storedAtMs, target) {
       const isActive = (agent: string) => active.get(agent) === true;
-      const { found, filterErrors } = matching(event, isActive);
+      const { found, filterErrors } = matching(event, storedAtMs, isActive);
       if (target !== undefined && isActive(target) && !found.has(target)) found.set(target, unmatched(target));
       return { recipients: [...found.values()], filterErrors };
     },
-    recipient: (event, agent) => matching(event, (other) => other === agent).found.get(agent) ?? unmatched(agent),
+    recipient: (event, agent) =>
+      matching(event, Infinity, (other) => other === agent).found.get(agent) ?? unmatched(agent),
   };
 }
 

@@ -12,6 +12,8 @@ import { filters } from "./filter.ts";
 import { type TenantRoutes, tenantRoutes } from "./match.ts";
 
 export interface Routes extends AsyncDisposable {
+  /** Settles when the watch is in place and everything announced so far is known. */
+  readonly ready: Promise<void>;
   /**
    * Resolves once everything announced before this call is known here, with the means to check that it still is: a
    * watch that had to begin anew knows less for a moment. Rejects after five seconds.
@@ -30,7 +32,8 @@ export interface Barrier {
 const WAIT_MS = 5_000;
 
 export function startRoutes(nc: NatsConnection, publisher: Publisher, log: Log): Routes {
-  const known = knownRoutes();
+  // Moments can be compared where one clock gives them. Across the clocks of a cluster, what is gone is simply gone.
+  const known = knownRoutes(nc.info?.cluster ? () => undefined : storedAtMs);
   let waiting: { seq: number; resolve: () => void }[] = [];
   const watch = watchBucket({
     nc,
@@ -61,6 +64,7 @@ export function startRoutes(nc: NatsConnection, publisher: Publisher, log: Log):
     await reached.promise.finally(() => clearTimeout(timer));
   };
   return {
+    ready: watch.ready,
     async barrier() {
       const { seq } = await publisher.publish(`$KV.${buckets.routes.name}.${routeKeys.barrier}`, "");
       await reach(seq);
@@ -72,7 +76,7 @@ export function startRoutes(nc: NatsConnection, publisher: Publisher, log: Log):
 }
 
 /** The state alone. Entries come in the order they were written, and from the first again when a watch was broken. */
-export function knownRoutes() {
+export function knownRoutes(goneAtMs: (entry: KvEntry) => number | undefined = storedAtMs) {
   let shared = filters();
   const tenants = new Map<string, TenantRoutes>();
   let applied = 0;
@@ -91,7 +95,7 @@ export function knownRoutes() {
       let tenant = tenants.get(key.tenant);
       if (!tenant) tenants.set(key.tenant, tenant = tenantRoutes(shared));
       if (isLive(entry)) learn(tenant, key, entry);
-      else forget(tenant, key);
+      else forget(tenant, key, goneAtMs(entry));
     },
   };
 }
@@ -109,15 +113,21 @@ function learn(tenant: TenantRoutes, key: RouteKey, entry: KvEntry): void {
   }
 }
 
-function forget(tenant: TenantRoutes, key: RouteKey): void {
+function forget(tenant: TenantRoutes, key: RouteKey, goneAtMs: number | undefined): void {
   switch (key.kind) {
     case "agent":
       return tenant.removeAgent(key.agent);
     case "interest":
-      return tenant.removeInterest(key.interest);
+      return tenant.removeInterest(key.interest, goneAtMs);
     case "member":
       return tenant.removeMember(key.channel, key.agent);
     case "feed":
-      return tenant.removeFeed(key.feed);
+      return tenant.removeFeed(key.feed, goneAtMs);
   }
+}
+
+/** With fractions of a millisecond, which the client has but rounds away. */
+function storedAtMs(entry: KvEntry): number {
+  const ns = (entry as { sm?: { info?: { timestampNanos?: number } } }).sm?.info?.timestampNanos;
+  return ns === undefined ? entry.created.getTime() : ns / 1e6;
 }

@@ -27,22 +27,32 @@ export interface SpreadDeps {
 export const MAX_ATTEMPTS = 10;
 /** From here on an event is worked alone, so that one which kills its process takes no others with it. */
 const SUSPECT_ATTEMPT = 3;
+/** Recipients in hand; events for everyone in a large tenant must not fill the memory by the batch. */
+const MAX_LOAD = 10_000;
+
+/** What a batch has matched and not yet queued. */
+interface Load {
+  recipients: number;
+}
 
 export function spreader(deps: SpreadDeps): ConsumeOptions["work"] {
   return async (batch, signal) => {
     const barrier = await heldBarrier(deps, signal);
     if (!barrier) return batch.map(() => ({ retryInMs: 0 }));
-    const outcomes = new Map<Taken, Outcome | Promise<Outcome>>();
+    const outcomes = new Map<Taken, Promise<Outcome>>();
+    const load: Load = { recipients: 0 };
     for (const taken of batch.filter((taken) => taken.attempt < SUSPECT_ATTEMPT)) {
+      if (load.recipients > MAX_LOAD) await Promise.all(outcomes.values());
       if (!barrier.isHeld()) await barrier.again();
-      outcomes.set(taken, spread(deps, taken));
+      outcomes.set(taken, spread(deps, taken, load));
     }
     await Promise.all(outcomes.values());
     for (const taken of batch.filter((taken) => taken.attempt >= SUSPECT_ATTEMPT)) {
       if (!barrier.isHeld()) await barrier.again();
-      outcomes.set(taken, await spread(deps, taken));
+      outcomes.set(taken, spread(deps, taken, load));
+      await outcomes.get(taken);
     }
-    measure().fanoutLag.record(Math.max(0, Date.now() - Math.min(...batch.map((taken) => taken.storedAt))) / 1_000);
+    measure().fanoutLag.record(Math.max(0, Date.now() - Math.min(...batch.map((taken) => taken.storedAtMs))) / 1_000);
     return Promise.all(batch.map((taken) => outcomes.get(taken)!));
   };
 }
@@ -64,27 +74,32 @@ async function heldBarrier({ routes, log }: SpreadDeps, signal: AbortSignal): Pr
 }
 
 /** Runs up to its first wait in the breath of the barrier: parsing and matching come before anything is awaited. */
-async function spread(deps: SpreadDeps, taken: Taken): Promise<Outcome> {
+async function spread(deps: SpreadDeps, taken: Taken, load: Load): Promise<Outcome> {
   const tenant = parseEvent(taken.subject)?.tenant;
   const event = tenant ? readEvent(taken.body) : undefined;
   if (!tenant || !event) return await bury(deps, taken, tenant, "It is stored in a form that cannot be read");
   if (taken.attempt > MAX_ATTEMPTS) {
     return await bury(deps, taken, tenant, `Fan-out did not come to an end in ${MAX_ATTEMPTS} attempts`);
   }
+  let width = 0;
   try {
     const target = taken.headers?.get(eventHeaders.target) || undefined;
-    const found = deps.routes.of(tenant)?.recipients(scopeOf(event), target);
+    const found = deps.routes.of(tenant)?.recipients(scopeOf(event), taken.storedAtMs, target);
     if (!found) return "done";
     if (found.filterErrors > 0) measure().filterErrors.add(found.filterErrors, { tenant });
-    if (found.recipients.length === 0) return "done";
+    width = found.recipients.length;
+    if (width === 0) return "done";
+    load.recipients += width;
     await traced(taken, (trace) => deps.enqueue({ tenant, seq: taken.seq, id: event.id, trace }, found.recipients));
-    measure().queued.add(found.recipients.length, { tenant });
+    measure().queued.add(width, { tenant });
     return "done";
   } catch (error) {
     deps.log.warn("fanout.failed", { tenant, seq: taken.seq, attempt: taken.attempt, error });
     if (taken.attempt < MAX_ATTEMPTS) return { retryInMs: delayAfter(taken.attempt) };
     const reason = error instanceof Error ? error.message : String(error);
     return await bury(deps, taken, tenant, `Fan-out failed ${taken.attempt} times; the last time: ${reason}`);
+  } finally {
+    load.recipients -= width;
   }
 }
 

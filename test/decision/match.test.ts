@@ -32,7 +32,7 @@ describe("who receives an event", () => {
     return routes;
   };
   const agentsOf = (routes: ReturnType<typeof tenant>, type: string, target?: string) =>
-    routes.recipients(event(type), target).recipients.map(({ agent }) => agent).sort();
+    routes.recipients(event(type), 0, target).recipients.map(({ agent }) => agent).sort();
 
   test("an agent gets one delivery that names all its reasons, the highest priority and the deepest enrichment", () => {
     const routes = tenant();
@@ -41,7 +41,7 @@ describe("who receives an event", () => {
     routes.setInterest("a", "i3", interest("*", { priority: 0, enrichment_depth: "light" }));
     routes.addMember("c", "a");
     routes.setFeed("c", "f", feed("x.?"));
-    const { recipients } = routes.recipients(event("x.y"));
+    const { recipients } = routes.recipients(event("x.y"), 0);
     expect(recipients).toHaveLength(1);
     expect(recipients[0]).toMatchObject({ agent: "a", priority: 3, enrichment: "full" });
     expect(recipients[0]!.matched).toHaveLength(4);
@@ -69,11 +69,11 @@ describe("who receives an event", () => {
   });
   test("a target receives the event though nothing matches, unless it is inactive", () => {
     const routes = tenant();
-    expect(routes.recipients(event("x"), "a").recipients).toEqual([
+    expect(routes.recipients(event("x"), 0, "a").recipients).toEqual([
       { agent: "a", matched: [], priority: 0, enrichment: "none" },
     ]);
     routes.setInterest("a", "i1", interest("x"));
-    expect(routes.recipients(event("x"), "a").recipients[0]!.matched).toEqual([{ interest_id: "i1" }]);
+    expect(routes.recipients(event("x"), 0, "a").recipients[0]!.matched).toEqual([{ interest_id: "i1" }]);
     routes.setAgent("a", false);
     expect(agentsOf(routes, "x", "a")).toEqual([]);
   });
@@ -81,12 +81,12 @@ describe("who receives an event", () => {
     const routes = tenant();
     routes.setInterest("a", "i1", interest("*", { filter_expression: "data.total > 10" }));
     routes.setInterest("b", "i2", interest("*", { filter_expression: "not even CEL (" }));
-    expect(routes.recipients(event("x", { total: 11 }))).toMatchObject({
+    expect(routes.recipients(event("x", { total: 11 }), 0)).toMatchObject({
       recipients: [{ agent: "a" }],
       filterErrors: 1,
     });
-    expect(routes.recipients(event("x", { total: 9 }))).toMatchObject({ recipients: [], filterErrors: 1 });
-    expect(routes.recipients(event("x", {}))).toMatchObject({ recipients: [], filterErrors: 2 });
+    expect(routes.recipients(event("x", { total: 9 }), 0)).toMatchObject({ recipients: [], filterErrors: 1 });
+    expect(routes.recipients(event("x", {}), 0)).toMatchObject({ recipients: [], filterErrors: 2 });
   });
   test("a changed interest no longer matches what it matched before", () => {
     const routes = tenant();
@@ -96,6 +96,28 @@ describe("who receives an event", () => {
     expect(agentsOf(routes, "y.1")).toEqual(["a"]);
     routes.removeInterest("i1");
     expect(agentsOf(routes, "y.1")).toEqual([]);
+  });
+  test("an interest or feed that went after an event was stored still matches it, and nothing later", () => {
+    const routes = tenant();
+    const now = Date.now();
+    routes.setInterest("a", "i1", interest("x"));
+    routes.addMember("c", "b");
+    routes.setFeed("c", "f", feed("x"));
+    routes.removeInterest("i1", now);
+    routes.removeFeed("f", now);
+    const at = (storedAtMs: number) =>
+      routes.recipients(event("x"), storedAtMs).recipients.map(({ agent }) => agent).sort();
+    expect(at(now - 1)).toEqual(["a", "b"]);
+    expect(at(now)).toEqual([]);
+    expect(at(now + 1)).toEqual([]);
+    expect(routes.recipient(event("x"), "a").matched).toEqual([]);
+  });
+  test("a removed interest is forgotten in the end", () => {
+    const routes = tenant();
+    const longAgo = Date.now() - 3_600_000;
+    routes.setInterest("a", "i1", interest("x"));
+    routes.removeInterest("i1", longAgo);
+    expect(routes.recipients(event("x"), longAgo - 1).recipients).toEqual([]);
   });
   test("a replay is matched for its agent alone, active or not", () => {
     const routes = tenant();

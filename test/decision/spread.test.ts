@@ -13,7 +13,7 @@ const taken = (attempt: number, body: string = JSON.stringify(event), subject = 
   headers: undefined,
   seq: 7,
   attempt,
-  storedAt: Date.now(),
+  storedAtMs: Date.now(),
 });
 
 function spreading(more: Partial<SpreadDeps> = {}) {
