@@ -18,7 +18,6 @@ export interface Post extends AsyncDisposable {
   readonly bus: Bus;
   readonly broker: Broker;
   readonly publisher: Publisher;
-  readonly databaseUrl: string;
   agent(): TestAgent;
   admin(): Asking;
   /** Accepts an event as ingest would; answers its sequence. */
@@ -56,11 +55,12 @@ export async function post(options: {
   maxAttempts?: number;
   replicas?: number;
   log?: Log;
+  database?: { readonly url: string };
 } = {}): Promise<Post> {
   const { visibilitySeconds = 1, maxAttempts = 3, replicas = 1, log = silent } = options;
   const stack = new AsyncDisposableStack();
   const broker = stack.use(await startBroker());
-  const database = stack.use(await freshDatabase());
+  const database = options.database ?? stack.use(await freshDatabase());
   const environment = {
     NATS_URL: broker.url,
     DATABASE_URL: database.url,
@@ -107,7 +107,6 @@ export async function post(options: {
     bus,
     broker,
     publisher,
-    databaseUrl: database.url,
     replica,
     ask,
     accept,
