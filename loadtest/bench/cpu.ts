@@ -35,10 +35,11 @@ export function treeOf(root: number): number[] {
 export const cpuSeconds = (root: number): number =>
   treeOf(root).reduce((sum, pid) => sum + (statOf(pid)?.ticks ?? 0), 0) / TICKS_PER_SECOND;
 
+/** Memory of the tree, each shared page counted once: Postgres's backends all map the same buffers. */
 export function residentBytes(root: number): number {
   return treeOf(root).reduce((sum, pid) => {
     try {
-      return sum + Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1] ?? 0) * 1024;
+      return sum + Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1] ?? 0) * 1024;
     } catch {
       return sum;
     }
