@@ -22,6 +22,8 @@ export const PollQuery = z.object({
     .meta({ expected: `seconds from 0 to ${MAX_WAIT_SECONDS}`, examples: [10] }),
 });
 
+export type PollQuery = z.output<typeof PollQuery>;
+
 /** The event as it was accepted, and why this agent receives it. */
 export const Payload = z.looseObject({
   type: z.string(),

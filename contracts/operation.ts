@@ -35,6 +35,10 @@ export interface Operation {
   readonly cloudEvent?: true;
   /** A body of this content type is a list, and goes to that operation instead. */
   readonly batch?: { readonly contentType: string; readonly operation: string };
+  /** The answer may be held back for a while; should the client leave meanwhile, the service is told. */
+  readonly waits?: (query: Record<string, unknown>) => boolean;
+  /** Asked again and again while the client listens: each item of the answers is an event of this name. */
+  readonly stream?: { readonly event: string };
   /** Beyond what every operation of its shape can answer; see `faultsOf`. */
   readonly faults?: readonly ErrorCode[];
   /** The answer carries a secret shown once, so a kept copy of it is sealed. */

@@ -7,6 +7,8 @@ export const subjects = {
   /** A request to a service; its replicas share the work as one queue group. */
   request: (name: OperationName) => `rpc.${operations[name].service}.${name}`,
   requestsOf: (service: ServiceName) => `rpc.${service}.>`,
+  /** Seeds of requests whose caller has left; heard by every replica of the service, since one of them has it in hand. */
+  givenUp: (service: ServiceName) => `given-up.${service}`,
   /** "Are you well?", answered by one replica of the service. */
   health: (service: ServiceName) => `health.${service}`,
   /** Accepted events, by tenant. */

@@ -1,7 +1,7 @@
 /** The table as HTTP: every request is named, measured, authenticated, authorized, limited, read, passed on and answered. */
 import { type Context, Hono } from "hono";
 import { Fault, faultFrom, invalid, notFound } from "../contracts/errors.ts";
-import { newId, ulid } from "../contracts/identity.ts";
+import { newId, type TenantCaller, ulid } from "../contracts/identity.ts";
 import { isKeyedMethod, maxBodyOf, type Operation } from "../contracts/operation.ts";
 import { type Input, type OperationName, operationNames, operationOf } from "../contracts/operations.ts";
 import { shown } from "../contracts/validation.ts";
@@ -16,14 +16,17 @@ import { envelopeOf, EVENT_TYPES, isBinaryMode } from "./cloudevents.ts";
 import { faultReply, type Reply, safeHeader } from "./envelope.ts";
 import type { Idempotency } from "./idempotency.ts";
 import { type Limit, limitHeaders, type RateLimiter } from "./rate-limit.ts";
+import { openStream, streamHeaders } from "./stream.ts";
 
 export interface GatewayDeps {
-  readonly bus: Pick<Bus, "ask">;
+  readonly bus: Pick<Bus, "ask" | "giveUp">;
   readonly authenticator: Pick<Authenticator, "authenticate">;
   readonly limiter: RateLimiter;
   readonly limits: { readonly agent: number; readonly tenant: number; readonly address: number };
   readonly idempotency: Idempotency;
   readonly addressOf: (c: Context) => string;
+  /** Aborts when the process begins to stop: streams end then. */
+  readonly stopping: AbortSignal;
   readonly log: Log;
 }
 
@@ -50,7 +53,10 @@ export function gateway(deps: GatewayDeps): Hono {
         c,
         chosen.name,
         `${method} /v1${path}`,
-        (x) => answer(deps, c, chosen.name, chosen.operation, x),
+        (x) =>
+          operation.stream
+            ? answerStream(deps, c, chosen.name, { ...operation, stream: operation.stream }, x)
+            : answer(deps, c, chosen.name, chosen.operation, x),
       );
     });
   }
@@ -88,19 +94,14 @@ async function answer(
       seed: ulid(),
     });
   }
-  const caller = await deps.authenticator.authenticate(c.req.header("authorization"));
-  Object.assign(x.line, { tenant: caller.tenant, caller: caller.id });
-  authorize(operation.access, caller, c.req.param("id"));
-  await admit(deps, x, [
-    ...(caller.kind === "agent"
-      ? [{ key: `agent.${caller.id}`, perMinute: deps.limits.agent, label: "agent" } as const]
-      : []),
-    { key: `tenant.${caller.tenant}`, perMinute: deps.limits.tenant, label: "tenant" },
-  ]);
+  const caller = await admitCaller(deps, c, operation, x);
   const input = readRequest(c, name, operation, bytes);
   const origin = { caller, requestId: x.requestId };
   const idempotencyKey = isKeyedMethod(c.req.method) ? readIdempotencyKey(c) : undefined;
-  if (idempotencyKey === undefined) return await ask(deps, name, operation, input, { ...origin, seed: ulid() });
+  if (idempotencyKey === undefined) {
+    const signal = operation.waits?.(input.query) ? c.req.raw.signal : undefined;
+    return await ask(deps, name, operation, input, { ...origin, seed: ulid() }, signal);
+  }
   const keyed = { idempotencyKey, caller, method: c.req.method, path: c.req.path, body: bytes, operation };
   const { reply, replayed } = await deps.idempotency.once(
     keyed,
@@ -113,14 +114,51 @@ async function answer(
   return replayed ? { ...reply, headers: { ...reply.headers, "idempotency-replayed": "true" } } : reply;
 }
 
+/** Token, scope, rate: whoever gets past is a caller the operation is meant for. */
+async function admitCaller(deps: GatewayDeps, c: Context, operation: Operation, x: Exchange): Promise<TenantCaller> {
+  const caller = await deps.authenticator.authenticate(c.req.header("authorization"));
+  Object.assign(x.line, { tenant: caller.tenant, caller: caller.id });
+  authorize(operation.access, caller, c.req.param("id"));
+  await admit(deps, x, [
+    ...(caller.kind === "agent"
+      ? [{ key: `agent.${caller.id}`, perMinute: deps.limits.agent, label: "agent" } as const]
+      : []),
+    { key: `tenant.${caller.tenant}`, perMinute: deps.limits.tenant, label: "tenant" },
+  ]);
+  return caller;
+}
+
+/** The first round decides whether there is a stream at all; a fault in it is an answer like any other. */
+async function answerStream(
+  deps: GatewayDeps,
+  c: Context,
+  name: OperationName,
+  operation: Operation & Required<Pick<Operation, "stream">>,
+  x: Exchange,
+): Promise<Reply> {
+  const caller = await admitCaller(deps, c, operation, x);
+  const input = readRequest(c, name, operation, new Uint8Array());
+  const stream = await openStream({
+    bus: deps.bus,
+    name,
+    input,
+    event: operation.stream.event,
+    origin: { caller, requestId: x.requestId },
+    isStillAllowed: () => deps.authenticator.authenticate(c.req.header("authorization")).then(() => true, () => false),
+    stopping: deps.stopping,
+  });
+  return { status: operation.success, body: undefined, stream, headers: streamHeaders };
+}
+
 async function ask(
   deps: GatewayDeps,
   name: OperationName,
   operation: Operation,
   input: Input<OperationName>,
   origin: Parameters<Bus["ask"]>[2],
+  signal?: AbortSignal,
 ): Promise<Reply> {
-  const { bytes, read } = await deps.bus.ask(name, input as never, origin);
+  const { bytes, read } = await deps.bus.ask(name, input as never, origin, signal);
   return { status: operation.statusOf?.(read()) ?? operation.success, body: operation.output ? bytes : undefined };
 }
 
@@ -208,8 +246,9 @@ async function exchange(
   return respond(c, reply, { "x-request-id": x.requestId, ...x.headers, ...reply.headers });
 }
 
-function respond(c: Context, { status, body }: Reply, headers: Record<string, string>): Response {
+function respond(c: Context, { status, body, stream }: Reply, headers: Record<string, string>): Response {
   for (const [name, value] of Object.entries(headers)) c.header(name, safeHeader(value));
+  if (stream) return c.body(stream, status as 200);
   if (!body) return c.body(null, status as 204);
   c.header("content-type", "application/json");
   return c.body(body as Uint8Array<ArrayBuffer>, status as 200);

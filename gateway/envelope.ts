@@ -5,6 +5,8 @@ import { catalogue, type Fault } from "../contracts/errors.ts";
 export interface Reply {
   readonly status: number;
   readonly body: Uint8Array | undefined;
+  /** Instead of a body. */
+  readonly stream?: ReadableStream<Uint8Array>;
   readonly headers?: Readonly<Record<string, string>>;
 }
 

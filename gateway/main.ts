@@ -41,6 +41,7 @@ export async function start(
       log,
     }),
     addressOf: (c) => getConnInfo(c).remote.address ?? "unknown",
+    stopping: app.signal,
     log,
   });
   probes(routes, {

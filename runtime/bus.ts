@@ -14,6 +14,8 @@ export interface Bus extends AsyncDisposable {
   readonly nc: NatsConnection;
   /** The answer as the service wrote it. Throws the service's `Fault`, or `service_unavailable` when none came in time. */
   ask<N extends OperationName>(name: N, input: Input<N>, origin: Origin, signal?: AbortSignal): Promise<Answer<N>>;
+  /** Tells the service that nobody waits for the answer to the request with this seed any more. It still answers. */
+  giveUp(name: OperationName, seed: string): void;
 }
 
 export interface Answer<N extends OperationName> {
@@ -35,13 +37,20 @@ export async function connectBus(url: string, name: string, log: Log): Promise<B
   });
   const status = watchStatus(nc, log);
   const inbox = openInbox(nc);
+  const giveUp: Bus["giveUp"] = (operation, seed) => {
+    if (!nc.isClosed()) nc.publish(subjects.givenUp(operations[operation].service), seed);
+  };
   return {
     nc,
+    giveUp,
     ask: (operation, input, origin, signal) =>
       inSpan(`${operations[operation].service} ${operation}`, {
         kind: "client",
         attributes: { "rpc.system": "nats", "rpc.service": operations[operation].service, "rpc.method": operation },
-      }, () => ask(inbox, operation, input, origin, signal)),
+      }, () => {
+        signal?.addEventListener("abort", () => giveUp(operation, origin.seed), { once: true });
+        return ask(inbox, operation, input, origin, signal);
+      }),
     async [Symbol.asyncDispose]() {
       await inbox[Symbol.asyncDispose]();
       await nc.close();

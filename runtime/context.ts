@@ -20,9 +20,15 @@ export function toHeaders({ caller, requestId, seed }: Origin, deadlineMs: numbe
   return fields;
 }
 
-export function fromHeaders(h: MsgHdrs | undefined): { call: Call; read: (name: string) => string | undefined } {
+/** Requests whose handlers would like to know when their caller leaves, by seed. */
+export type Abandonable = Map<string, AbortController>;
+
+export function fromHeaders(
+  h: MsgHdrs | undefined,
+  abandonable?: Abandonable,
+): { call: Call; read: (name: string) => string | undefined } {
   const read = (name: string) => h?.get(name) || undefined;
-  return { call: new ReceivedCall(read), read };
+  return { call: new ReceivedCall(read, abandonable), read };
 }
 
 /** A handler that never waits never asks for the signal, and then no timer is made for it. */
@@ -32,16 +38,21 @@ class ReceivedCall implements Call {
   readonly seed: string;
   readonly #startedAt = performance.now();
   readonly #deadlineMs: number;
+  readonly #abandonable: Abandonable | undefined;
   #signal: AbortSignal | undefined;
-  constructor(read: (name: string) => string | undefined) {
+  constructor(read: (name: string) => string | undefined, abandonable?: Abandonable) {
+    this.#abandonable = abandonable;
     this.caller = Caller.parse(JSON.parse(read("Caller") ?? "null"));
     this.requestId = read("Request-Id") ?? "";
     this.seed = read("Seed") ?? "";
     this.#deadlineMs = Number(read("Deadline-Ms") ?? 5_000);
   }
   get signal(): AbortSignal {
+    if (this.#signal) return this.#signal;
     const left = this.#deadlineMs - (performance.now() - this.#startedAt);
-    return this.#signal ??= AbortSignal.timeout(Math.max(0, Math.round(left)));
+    const abandoned = new AbortController();
+    this.#abandonable?.set(this.seed, abandoned);
+    return this.#signal = AbortSignal.any([AbortSignal.timeout(Math.max(0, Math.round(left))), abandoned.signal]);
   }
 }
 

@@ -6,7 +6,7 @@ import { type ServiceName } from "../contracts/operation.ts";
 import { type Call, type Handlers, type Input, type OperationName, operationOf } from "../contracts/operations.ts";
 import { operationIn, subjects } from "../contracts/subjects.ts";
 import { parse } from "../contracts/validation.ts";
-import { faultReply, fromHeaders } from "./context.ts";
+import { type Abandonable, faultReply, fromHeaders } from "./context.ts";
 import { checkAll, type Checks } from "./health.ts";
 import type { Log } from "./log.ts";
 import { outageOr } from "./outage.ts";
@@ -34,8 +34,12 @@ export function serve<S extends ServiceName>(options: {
     callback: (error, msg) => {
       if (error) return log.error("serve.subscription_failed", { error });
       const name = operationIn(msg.subject);
-      take(answer(name, handlers[name], msg, log));
+      take(answer(name, handlers[name], msg, abandonable, log));
     },
+  });
+  const abandonable: Abandonable = new Map();
+  const givenUp = nc.subscribe(subjects.givenUp(service), {
+    callback: (error, msg) => error ? undefined : abandonable.get(msg.string())?.abort(),
   });
   const health = nc.subscribe(subjects.health(service), {
     queue: service,
@@ -47,16 +51,23 @@ export function serve<S extends ServiceName>(options: {
     async [Symbol.asyncDispose]() {
       await Promise.all([requests.drain(), health.drain()]);
       await Promise.all(inHand);
+      givenUp.unsubscribe();
       await nc.flush();
     },
   };
 }
 
-async function answer(name: string, handle: AnyHandler | undefined, msg: Msg, log: Log): Promise<void> {
+async function answer(
+  name: string,
+  handle: AnyHandler | undefined,
+  msg: Msg,
+  abandonable: Abandonable,
+  log: Log,
+): Promise<void> {
   const startedAt = performance.now();
   const line: Record<string, unknown> = { operation: name, outcome: "ok" };
   try {
-    const { call, read } = fromHeaders(msg.headers);
+    const { call, read } = fromHeaders(msg.headers, abandonable);
     Object.assign(line, { request_id: call.requestId }, tenantOf(call.caller));
     await inSpan(
       name,
@@ -64,7 +75,8 @@ async function answer(name: string, handle: AnyHandler | undefined, msg: Msg, lo
       async () => {
         line.trace_id = currentTraceId();
         if (!handle) throw unavailable(`This replica does not know ${name} yet`);
-        const output = await handle(readInput(name as OperationName, msg.json()), call);
+        const output = await handle(readInput(name as OperationName, msg.json()), call)
+          .finally(() => abandonable.delete(call.seed));
         msg.respond(output === undefined ? new Uint8Array() : JSON.stringify(output));
       },
     );

@@ -1,8 +1,8 @@
 /** Delivery: an agent takes what is queued for it, says what became of it, and finds it again afterwards. */
-import type { Delivery } from "../../contracts/deliveries.ts";
+import type { Delivery, PollQuery } from "../../contracts/deliveries.ts";
 import { notFound, ruleBroken } from "../../contracts/errors.ts";
 import type { TenantCaller } from "../../contracts/identity.ts";
-import type { Handlers } from "../../contracts/operations.ts";
+import type { Call, Handlers } from "../../contracts/operations.ts";
 import { measure } from "../../runtime/telemetry.ts";
 import { buryEvent, payloadOf, replay, type ReplayDeps } from "./dead-letters.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
@@ -27,26 +27,30 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
   const handlesOf = (owner: AgentRef, delivery_ids: readonly string[]): Handle[] =>
     [...new Set(delivery_ids)].flatMap((id) => ids.handleOf(owner, id) ?? []);
 
+  const poll = async ({ query: { limit, wait } }: { query: PollQuery }, call: Call<TenantCaller>) => {
+    const owner = agentOf(call.caller);
+    const until = wait > 0 ? AbortSignal.any([call.signal, stopping]) : stopping;
+    const leases = await queue.lease(owner, room.most(owner.tenant, limit), wait * 1_000, until);
+    if (leases.length === 0) return { deliveries: [], count: 0 };
+    const bodies = await events.read(owner.tenant, leases.flatMap((l) => l.delivery.event ? [] : [l.delivery.seq]));
+    const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
+    if (rest.length > 0) await queue.putBack(rest);
+    if (gone.length > 0) await queue.drop(gone);
+    const deliveries = fitting.map(({ lease, event }): Delivery => ({
+      id: ids.idOf(owner, lease.handle),
+      event_id: lease.delivery.event_id,
+      payload: payloadOf(event, lease.delivery.matched),
+      attempt_count: lease.attempt,
+      created_at: lease.delivery.at,
+    }));
+    count(owner.tenant, leases);
+    return { deliveries, count: deliveries.length };
+  };
+
   return {
-    async "delivery.poll"({ query: { limit, wait } }, { caller, signal }) {
-      const owner = agentOf(caller);
-      const until = AbortSignal.any([signal, stopping]);
-      const leases = await queue.lease(owner, room.most(owner.tenant, limit), wait * 1_000, until);
-      if (leases.length === 0) return { deliveries: [], count: 0 };
-      const bodies = await events.read(owner.tenant, leases.flatMap((l) => l.delivery.event ? [] : [l.delivery.seq]));
-      const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
-      if (rest.length > 0) await queue.putBack(rest);
-      if (gone.length > 0) await queue.drop(gone);
-      const deliveries = fitting.map(({ lease, event }): Delivery => ({
-        id: ids.idOf(owner, lease.handle),
-        event_id: lease.delivery.event_id,
-        payload: payloadOf(event, lease.delivery.matched),
-        attempt_count: lease.attempt,
-        created_at: lease.delivery.at,
-      }));
-      count(owner.tenant, leases);
-      return { deliveries, count: deliveries.length };
-    },
+    "delivery.poll": poll,
+    /** One round of a stream; the gateway asks for the next one when its reader has room. */
+    "delivery.stream": poll,
 
     async "delivery.ack"({ body: { delivery_ids } }, { caller, seed }) {
       const owner = agentOf(caller);
