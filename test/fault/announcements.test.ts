@@ -85,7 +85,7 @@ test("a broker that lost everything is told everything again, and a revoked key 
   });
 });
 
-test("a broker killed and started again loses no key, no revocation and no remembered answer", async () => {
+test("a broker killed and started again loses no key, no revocation and no remembered answer, and new revocations are seen", async () => {
   await using w = await world();
   const t = await w.tenant();
   const [kept, revoked] = [await t.agent(), await t.agent()];
@@ -103,4 +103,10 @@ test("a broker killed and started again loses no key, no revocation and no remem
   expect(again.body).toEqual(first.body);
   expect((await w.request("GET", "/agents", { token: kept.token })).status).toBe(200);
   expect((await w.request("GET", "/agents", { token: revoked.token })).status).toBe(401);
+  const { keys: more } = await t.admin("keys.list", { path: { id: kept.id } });
+  await t.admin("keys.revoke", { path: { id: kept.id, key_id: more[0]!.id } });
+  await eventually(
+    async () => (await w.request("GET", "/agents", { token: kept.token })).status === 401,
+    "the watch to go on",
+  );
 });
