@@ -1,8 +1,19 @@
-/** What the embedded start reads beside what the services read themselves. */
+/** What the embedded start reads: its own, and all that the services in it read, so that a mistake is told at once. */
 import { z } from "zod";
 import { GatewayEnv } from "../gateway/env.ts";
+import { TelemetryEnv } from "../runtime/telemetry.ts";
+import { DeliveryEnv } from "../services/delivery/env.ts";
+import { FanoutEnv } from "../services/fanout/env.ts";
+import { IngestEnv } from "../services/ingest/env.ts";
+import { RegistryEnv } from "../services/registry/env.ts";
 
-export const StartEnv = GatewayEnv.pick({ PORT: true, HOST: true }).extend({
+export const StartEnv = z.object({
+  ...RegistryEnv.shape,
+  ...DeliveryEnv.shape,
+  ...FanoutEnv.shape,
+  ...IngestEnv.shape,
+  ...GatewayEnv.shape,
+  ...TelemetryEnv.shape,
   DATA_DIR: z.string().default(".data").describe("Where everything is kept"),
   NATS_URL: z.string().optional().describe("An external NATS; embedded when not set"),
   DATABASE_URL: z.string().optional().describe("An external Postgres; embedded when not set"),
