@@ -102,6 +102,15 @@ export const deliveryStreams = (shards: number, retentionMs: number): Stream[] =
     duplicateWindowMs: Math.min(10 * 60_000, retentionMs),
   }));
 
+/** Which events have been fanned out, by batch: the broker's own memory of that is behind when it is killed. */
+export const fannedStream: Stream = {
+  name: "FANNED",
+  subjects: ["fanned"],
+  retention: "limits",
+  storage: "file",
+  maxAgeMs: hour / 4,
+};
+
 /** A durable place in a stream that replicas of one service share. */
 export interface Consumer {
   readonly stream: string;

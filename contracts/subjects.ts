@@ -32,6 +32,8 @@ export const subjects = {
   expired: (shard: number, seq: number) => `expired.${shard}.${seq}`,
   /** The broker's own word that a consumer of a stream has given up on a message. */
   exhausted: (stream: string) => `$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.${stream}.*`,
+  /** Events whose deliveries are all queued. */
+  fanned: "fanned",
   /** What one ingest process has counted for a tenant on a day (`2026-01-31`). */
   usage: (day: string, tenant: string, process: string) => `usage.${day}.${tenant}.${process}`,
 };

@@ -2,7 +2,7 @@
 import { jetstreamManager } from "@nats-io/jetstream";
 import type { NatsConnection } from "@nats-io/nats-core";
 import { ulid } from "../../contracts/identity.ts";
-import { buckets, consumers, deliveryStreams, eventStream } from "../../contracts/streams.ts";
+import { buckets, consumers, deliveryStreams, eventStream, fannedStream } from "../../contracts/streams.ts";
 import { openBucket } from "../../runtime/buckets.ts";
 import { type Bus, connectBus } from "../../runtime/bus.ts";
 import { consume } from "../../runtime/consume.ts";
@@ -16,6 +16,7 @@ import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { enqueuer } from "./enqueue.ts";
 import { FanoutEnv } from "./env.ts";
 import { fanout, type StoredEvent } from "./fanout.ts";
+import { progressIn } from "./progress.ts";
 import { startRoutes } from "./routes.ts";
 import { type Letter, spreader } from "./spread.ts";
 
@@ -30,7 +31,11 @@ export async function start(
   const env = readEnv(FanoutEnv, source);
   const retentionMs = env.EVENT_RETENTION_HOURS * 3_600_000;
   const bus = app.use(await connectBus(env.NATS_URL, "fanout", log));
-  await ensureStreams(bus.nc, [eventStream(retentionMs), ...deliveryStreams(env.DELIVERY_SHARDS, retentionMs)]);
+  await ensureStreams(bus.nc, [
+    eventStream(retentionMs),
+    ...deliveryStreams(env.DELIVERY_SHARDS, retentionMs),
+    fannedStream,
+  ]);
   await openBucket(bus.nc, buckets.routes);
   const publish = app.use(publisher(bus.nc));
   const routes = app.use(startRoutes(bus.nc, publish, log));
@@ -40,7 +45,13 @@ export async function start(
       nc: bus.nc,
       consumer: { ...consumers.fanout, ackWaitMs: env.FANOUT_ACK_WAIT_SECONDS * 1_000 },
       batch: BATCH,
-      work: spreader({ routes, enqueue: enqueuer(publish, env.DELIVERY_SHARDS), bury: buryOver(bus), log }),
+      work: spreader({
+        routes,
+        progress: progressIn(bus.nc, publish, log),
+        enqueue: enqueuer(publish, env.DELIVERY_SHARDS),
+        bury: buryOver(bus),
+        log,
+      }),
       log,
     }),
   );

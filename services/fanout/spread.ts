@@ -11,6 +11,7 @@ import { type ConsumeOptions, delayAfter, type Outcome, type Taken } from "../..
 import type { Log } from "../../runtime/log.ts";
 import { injectTrace, inSpan, measure } from "../../runtime/telemetry.ts";
 import type { Enqueue } from "./enqueue.ts";
+import type { Progress } from "./progress.ts";
 import type { Barrier, Routes } from "./routes.ts";
 
 /** An event nobody could be told of, for the tenant's dead letters. */
@@ -18,6 +19,7 @@ export type Letter = Input<"delivery.bury">["body"];
 
 export interface SpreadDeps {
   readonly routes: Pick<Routes, "barrier" | "of">;
+  readonly progress: Progress;
   readonly enqueue: Enqueue;
   readonly bury: (letter: Letter) => Promise<void>;
   readonly log: Log;
@@ -30,43 +32,54 @@ const SUSPECT_ATTEMPT = 3;
 /** Recipients in hand; events for everyone in a large tenant must not fill the memory by the batch. */
 const MAX_LOAD = 10_000;
 
-/** What a batch has matched and not yet queued. */
 interface Load {
+  /** How many a batch has matched and not yet queued. */
   recipients: number;
+  /** Sequences of the events whose deliveries are all queued. */
+  readonly queued: number[];
 }
 
 export function spreader(deps: SpreadDeps): ConsumeOptions["work"] {
   return async (batch, signal) => {
-    const barrier = await heldBarrier(deps, signal);
-    if (!barrier) return batch.map(() => ({ retryInMs: 0 }));
+    const ground = await firmGround(deps, batch, signal);
+    if (!ground) return batch.map(() => ({ retryInMs: 0 }));
+    const { barrier, fanned } = ground;
+    const left = batch.filter(({ seq }) => !fanned.has(seq));
     const outcomes = new Map<Taken, Promise<Outcome>>();
-    const load: Load = { recipients: 0 };
-    for (const taken of batch.filter((taken) => taken.attempt < SUSPECT_ATTEMPT)) {
+    const load: Load = { recipients: 0, queued: [] };
+    for (const taken of left.filter((taken) => taken.attempt < SUSPECT_ATTEMPT)) {
       if (load.recipients > MAX_LOAD) await Promise.all(outcomes.values());
       if (!barrier.isHeld()) await barrier.again();
       outcomes.set(taken, spread(deps, taken, load));
     }
     await Promise.all(outcomes.values());
-    for (const taken of batch.filter((taken) => taken.attempt >= SUSPECT_ATTEMPT)) {
+    for (const taken of left.filter((taken) => taken.attempt >= SUSPECT_ATTEMPT)) {
       if (!barrier.isHeld()) await barrier.again();
       outcomes.set(taken, spread(deps, taken, load));
       await outcomes.get(taken);
     }
+    await deps.progress.note(load.queued);
     measure().fanoutLag.record(Math.max(0, Date.now() - Math.min(...batch.map((taken) => taken.storedAtMs))) / 1_000);
-    return Promise.all(batch.map((taken) => outcomes.get(taken)!));
+    return Promise.all(batch.map((taken) => outcomes.get(taken) ?? "done"));
   };
 }
 
 /**
- * Without the routes no event can go anywhere, so the batch waits for them as long as it takes. Giving it back would
- * use up the attempts of events that have nothing wrong with them.
+ * What a batch stands on: routes that are up to date, and what was fanned out before. Without them no event can go
+ * anywhere, so the batch waits for them as long as it takes. Giving it back would use up the attempts of events that
+ * have nothing wrong with them.
  */
-async function heldBarrier({ routes, log }: SpreadDeps, signal: AbortSignal): Promise<Barrier | undefined> {
+async function firmGround(
+  { routes, progress, log }: SpreadDeps,
+  batch: readonly Taken[],
+  signal: AbortSignal,
+): Promise<{ barrier: Barrier; fanned: ReadonlySet<number> } | undefined> {
   for (let failures = 1; !signal.aborted; failures++) {
     try {
-      return await routes.barrier();
+      const fanned = await progress.fannedAmong(batch);
+      return { barrier: await routes.barrier(), fanned };
     } catch (error) {
-      log.warn("fanout.routes_away", { failures, error });
+      log.warn("fanout.waits", { failures, error });
       await pause(Math.min(2_000, delayAfter(failures)), signal);
     }
   }
@@ -91,6 +104,7 @@ async function spread(deps: SpreadDeps, taken: Taken, load: Load): Promise<Outco
     if (width === 0) return "done";
     load.recipients += width;
     await traced(taken, (trace) => deps.enqueue({ tenant, seq: taken.seq, id: event.id, trace }, found.recipients));
+    load.queued.push(taken.seq);
     measure().queued.add(width, { tenant });
     return "done";
   } catch (error) {

@@ -27,6 +27,7 @@ function spreading(more: Partial<SpreadDeps> = {}) {
       barrier: async () => ({ isHeld: () => true, again: async () => {} }),
       of: () => tenant,
     },
+    progress: { fannedAmong: async () => new Set(), note: async () => {} },
     enqueue: async ({ seq }, recipients) => void queued.push(...recipients.map(({ agent }) => `${seq}:${agent}`)),
     bury: async (letter) => void letters.push(letter),
     log: silent,
@@ -44,6 +45,19 @@ describe("what becomes of an event", () => {
   test("it is done once its deliveries are queued", async () => {
     const { work, queued } = spreading();
     expect(await work([taken(1)])).toEqual(["done"]);
+    expect(queued).toEqual(["7:a"]);
+  });
+  test("it is noted once its deliveries are queued, and not spread again", async () => {
+    const noted: number[] = [];
+    const { work, queued } = spreading({
+      progress: {
+        fannedAmong: async () => new Set(noted),
+        note: async (seqs) => void noted.push(...seqs),
+      },
+    });
+    expect(await work([taken(1)])).toEqual(["done"]);
+    expect(await work([taken(2)])).toEqual(["done"]);
+    expect(noted).toEqual([7]);
     expect(queued).toEqual(["7:a"]);
   });
   test("it comes back later when a queue does not take its delivery, with growing delays", async () => {
@@ -83,7 +97,8 @@ test("a batch waits for the routes without using up attempts, and is given back 
   const stop = new AbortController();
   let asked = 0;
   const { barrier, of } = { barrier: async () => (asked++, failing()), of: () => undefined };
-  const work = spreader({ routes: { barrier, of }, enqueue: failing, bury: failing, log: silent });
+  const progress = { fannedAmong: async () => new Set<number>(), note: failing };
+  const work = spreader({ routes: { barrier, of }, progress, enqueue: failing, bury: failing, log: silent });
   const outcome = work([taken(1)], stop.signal);
   while (asked === 0) await new Promise((resolve) => setTimeout(resolve, 1));
   stop.abort();

@@ -3,13 +3,15 @@ import { once } from "node:events";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import { consumers } from "../../contracts/streams.ts";
-import { subjects } from "../../contracts/subjects.ts";
+import type { QueuedDelivery } from "../../contracts/pipeline.ts";
+import { consumers, deliveryStreamName } from "../../contracts/streams.ts";
+import { parseDelivery, subjects } from "../../contracts/subjects.ts";
 import { connectBus } from "../../runtime/bus.ts";
 import { consume } from "../../runtime/consume.ts";
 import { silent } from "../../runtime/log.ts";
 import { publisher } from "../../runtime/publish.ts";
 import { enqueuer } from "../../services/fanout/enqueue.ts";
+import { progressIn } from "../../services/fanout/progress.ts";
 import { startRoutes } from "../../services/fanout/routes.ts";
 import { spreader } from "../../services/fanout/spread.ts";
 import { eventually } from "../support/eventually.ts";
@@ -104,6 +106,7 @@ test("fan-out that dies between queueing and acknowledging is repeated without e
     batch: 50,
     work: spreader({
       routes,
+      progress: progressIn(dying.nc, publish, silent),
       enqueue: async (event, recipients) => {
         await enqueue(event, recipients);
         if (++queued === 30) await dying.nc.close().then(died.resolve);
@@ -182,3 +185,57 @@ test("a replay is matched anew for its agent, and an event of another tenant is 
   await expect(match("ten_b", 1)).rejects.toMatchObject({ code: "not_found" });
   await expect(match("ten_a", 99)).rejects.toMatchObject({ code: "not_found" });
 });
+
+test(
+  "what an agent has acknowledged does not come again after the broker was killed, beyond what was in flight",
+  async () => {
+    await using p = await withAgents();
+    await p.startIngest();
+    await p.startFanout();
+    await p.startFanout();
+    await using bus = await connectBus(p.broker.url, "agents", silent);
+    await using stack = new AsyncDisposableStack();
+    const places = new Map<string, Set<number>>();
+    for (let shard = 0; shard < SHARDS; shard++) {
+      stack.use(
+        await consume({
+          nc: bus.nc,
+          consumer: { stream: deliveryStreamName(shard), name: "agents", ackWaitMs: 30_000, maxInHand: 1_000 },
+          batch: 50,
+          work: async (batch) =>
+            batch.map(({ body, subject, seq: place }) => {
+              const { seq } = JSON.parse(new TextDecoder().decode(body)) as QueuedDelivery;
+              const name = `${seq} ${parseDelivery(subject)!.agent}`;
+              places.set(name, (places.get(name) ?? new Set()).add(place));
+              return "done" as const;
+            }),
+          log: silent,
+        }),
+      );
+    }
+    const inFlight = 16;
+    const kills = 2;
+    let accepted = 0;
+    let isOver = false;
+    const publishing = Array.from({ length: inFlight }, async (_, publisher) => {
+      for (let i = 0; !isOver; i++) {
+        const publish = () => p.publish("x", { id: `event-${publisher}-${i}` }).then(() => true, () => false);
+        await eventually(publish, "an accepted event", 60_000);
+        accepted++;
+      }
+    });
+    for (let kill = 0; kill < kills; kill++) {
+      const before = accepted;
+      await eventually(() => accepted > before + 1_000, "a thousand more events", 60_000);
+      await p.broker.kill();
+      await p.broker.start();
+    }
+    isOver = true;
+    await Promise.all(publishing);
+    await eventually(() => places.size === accepted * agents.length, "all deliveries", 60_000);
+    await eventually(async () => await p.backlog() === 0, "an empty backlog", 60_000);
+    const doubled = new Set([...places].filter(([, at]) => at.size > 1).map(([name]) => name.split(" ")[0]));
+    expect(doubled.size).toBeLessThanOrEqual(kills * inFlight);
+  },
+  180_000,
+);

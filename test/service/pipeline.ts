@@ -47,6 +47,7 @@ export async function pipeline(): Promise<Pipeline> {
   const server = stack.use(await broker());
   const env = {
     NATS_URL: server.url,
+    SERVER_SECRET: "a secret of at least 32 characters",
     DELIVERY_SHARDS: String(SHARDS),
     EVENT_RETENTION_HOURS: "24",
     FANOUT_ACK_WAIT_SECONDS: "2",
