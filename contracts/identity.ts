@@ -15,6 +15,8 @@ export const idPrefixes = {
   relationship: "rel",
   delivery: "dlv",
   request: "req",
+  webhook: "whk",
+  connector: "con",
 } as const;
 export type IdKind = keyof typeof idPrefixes;
 

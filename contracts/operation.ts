@@ -3,6 +3,7 @@ import type { z } from "zod";
 import type { ErrorCode } from "./errors.ts";
 import type { Scope } from "./identity.ts";
 
+/** Those without which an instance is not ready. */
 export const services = ["registry", "ingest", "fanout", "delivery"] as const;
 export type ServiceName = (typeof services)[number];
 

@@ -9,11 +9,13 @@ import type { Operation, ServiceName } from "./operation.ts";
 import { deliveryOperations } from "./operations/delivery.ts";
 import { fanoutOperations } from "./operations/fanout.ts";
 import { ingestOperations } from "./operations/ingest.ts";
+import { ingestionOperations } from "./operations/ingestion.ts";
 import { registryOperations } from "./operations/registry.ts";
 
 export const operations = {
   ...registryOperations,
   ...ingestOperations,
+  ...ingestionOperations,
   ...fanoutOperations,
   ...deliveryOperations,
 } as const satisfies Record<string, Operation>;

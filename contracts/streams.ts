@@ -130,12 +130,19 @@ export const consumers = {
 } as const satisfies Record<string, Consumer>;
 
 export const buckets = {
+  /** How pushing to an agent stands: which secret signs, and which endpoint asked us to stop. */
+  push: { name: "push", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
   /** Agents, interests, members and feeds, for whoever routes events. Rebuilt from Postgres if ever lost. */
   routes: { name: "routes", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
   /** Whom to trust. Entries that only matter while a token lives carry their own end; see `runtime/buckets.ts`. */
   trust: { name: "trust", storage: "file", ttlMs: 0, markerTtlMs: 2 * hour },
   /** First answers by Idempotency-Key. */
   idempotency: { name: "idempotency", storage: "file", ttlMs: 24 * hour },
+  /** Webhooks by the slug of their tenant, for ingest. Rebuilt from Postgres if ever lost, as the next one is. */
+  webhooks: { name: "webhooks", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
+  connectors: { name: "connectors", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
+  /** How each connector does, by its id, as its owner last wrote it. */
+  connectorStates: { name: "connector-states", storage: "file", ttlMs: 0 },
   /** Requests admitted in the last minute. In memory: after a restart of the broker a window begins anew. */
   quotas: { name: "quotas", storage: "memory", ttlMs: 180_000 },
 } as const satisfies Record<string, Bucket>;

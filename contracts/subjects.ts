@@ -92,6 +92,16 @@ export function parseRouteKey(key: string): RouteKey | undefined {
   return undefined;
 }
 
+/** Keys of the bucket that holds a tenant's webhooks. */
+export const webhookKey = (slug: string): string => `tenant.${slug}`;
+
+export function parseWebhookKey(key: string): string | undefined {
+  const [kind, slug, ...rest] = key.split(".");
+  return kind === "tenant" && rest.length === 0 ? slug : undefined;
+}
+
+export const pushKey = (tenant: string, agent: string): string => `${tenant}.${agent}`;
+
 /** Keys of the bucket that says which credentials to trust: public signing keys, revoked keys, stopped agents. */
 export const trustKeys = {
   signing: (kid: string) => `signing.${kid}`,

@@ -6,13 +6,14 @@ import { isKeyedMethod, maxBodyOf, type Operation } from "../contracts/operation
 import { type Input, type OperationName, operationNames, operationOf } from "../contracts/operations.ts";
 import { shown } from "../contracts/validation.ts";
 import type { Bus } from "../runtime/bus.ts";
+import { envelopeOf, EVENT_TYPES, isBinaryMode } from "../runtime/cloudevents.ts";
+import { assertText, mediaTypeOf, parseJson } from "../runtime/json.ts";
 import type { Log } from "../runtime/log.ts";
 import { readInput } from "../runtime/serve.ts";
 import { currentTraceId, inSpan, measure } from "../runtime/telemetry.ts";
 import type { Authenticator } from "./authenticate.ts";
 import { authorize } from "./authorize.ts";
-import { assertContentType, assertText, mediaTypeOf, parseJson, readBody } from "./body.ts";
-import { envelopeOf, EVENT_TYPES, isBinaryMode } from "./cloudevents.ts";
+import { assertContentType, readBody } from "./body.ts";
 import { faultReply, type Reply, safeHeader } from "./envelope.ts";
 import type { Idempotency } from "./idempotency.ts";
 import { type Limit, limitHeaders, type RateLimiter } from "./rate-limit.ts";
@@ -31,7 +32,7 @@ export interface GatewayDeps {
 }
 
 /** What is known about a request while it is answered. */
-interface Exchange {
+export interface Exchange {
   readonly requestId: string;
   /** Fields of the one log line. */
   readonly line: Record<string, unknown>;
@@ -162,7 +163,7 @@ async function ask(
   return { status: operation.statusOf?.(read()) ?? operation.success, body: operation.output ? bytes : undefined };
 }
 
-async function admit({ limiter }: GatewayDeps, x: Exchange, limits: Limit[]): Promise<void> {
+export async function admit({ limiter }: Pick<GatewayDeps, "limiter">, x: Exchange, limits: Limit[]): Promise<void> {
   try {
     const standing = await limiter.admit(limits);
     if (standing) Object.assign(x.headers, limitHeaders(standing));
@@ -197,7 +198,7 @@ function readRequest(c: Context, name: OperationName, operation: Operation, byte
 }
 
 function readContent(c: Context, operation: Operation, bytes: Uint8Array): unknown {
-  if (operation.cloudEvent && isBinaryMode(c)) return envelopeOf(c, bytes);
+  if (operation.cloudEvent && isBinaryMode((name) => c.req.header(name))) return envelopeOf(c.req.header(), bytes);
   // A list was chosen by its content type already; see `chosenBy`.
   if (operation.http) {
     assertContentType(c.req.header("content-type"), operation.cloudEvent ? EVENT_TYPES : ["application/json"]);
@@ -217,8 +218,8 @@ function readIdempotencyKey(c: Context): string | undefined {
 }
 
 /** Everything around the answer: its name, its span, its one log line, its headers; and a fault becomes the envelope. */
-async function exchange(
-  deps: GatewayDeps,
+export async function exchange(
+  deps: Pick<GatewayDeps, "log">,
   c: Context,
   operation: string,
   route: string,
@@ -270,4 +271,4 @@ const requestIdOf = (given: string | undefined): string =>
 const hasBody = (c: Context) => c.req.method !== "GET" && c.req.method !== "HEAD";
 
 /** An address as a key of the bucket, which knows letters, digits and a few signs. */
-const safeKey = (address: string) => address.replace(/[^A-Za-z0-9-]/g, "_") || "unknown";
+export const safeKey = (address: string) => address.replace(/[^A-Za-z0-9-]/g, "_") || "unknown";

@@ -9,6 +9,9 @@ export const GatewayEnv = BusEnv.extend(SecretEnv.shape).extend({
     "Requests of one tenant in any 60 s; 0 is no limit",
   ),
   RATE_LIMIT_TOKEN_PER_MINUTE: wholeNumber(0, 1e9, 600).describe("Token exchanges from one address in any 60 s"),
+  RATE_LIMIT_WEBHOOK_PER_MINUTE: wholeNumber(0, 1e9, 6_000).describe(
+    "Webhook requests from one address in any 60 s; 0 is no limit",
+  ),
   GATEWAY_REPLICAS: wholeNumber(1, 1_000, 1).describe("How many gateways share a limit while the broker cannot say"),
   DRAIN_SECONDS: wholeNumber(0, 600, 10).describe("How long a stopping gateway waits for requests in hand"),
 });

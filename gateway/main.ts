@@ -1,5 +1,6 @@
 /** The gateway's wiring, top to bottom. */
 import { getConnInfo } from "@hono/node-server/conninfo";
+import type { Context } from "hono";
 import { buckets } from "../contracts/streams.ts";
 import { openBucket } from "../runtime/buckets.ts";
 import { connectBus } from "../runtime/bus.ts";
@@ -16,6 +17,7 @@ import { idempotency } from "./idempotency.ts";
 import { listen } from "./listen.ts";
 import { probes } from "./probes.ts";
 import { rateLimiter } from "./rate-limit.ts";
+import { webhooks } from "./webhooks.ts";
 
 export async function start(
   app: App,
@@ -26,10 +28,12 @@ export async function start(
   const env = readEnv(GatewayEnv, source);
   const bus = app.use(await connectBus(env.NATS_URL, "gateway", log));
   const authenticator = app.use(await startAuthenticator(bus.nc, log));
+  const limiter = rateLimiter({ kv: await openBucket(bus.nc, buckets.quotas), replicas: env.GATEWAY_REPLICAS, log });
+  const addressOf = (c: Context) => getConnInfo(c).remote.address ?? "unknown";
   const routes = gateway({
     bus,
     authenticator,
-    limiter: rateLimiter({ kv: await openBucket(bus.nc, buckets.quotas), replicas: env.GATEWAY_REPLICAS, log }),
+    limiter,
     limits: {
       agent: env.RATE_LIMIT_AGENT_PER_MINUTE,
       tenant: env.RATE_LIMIT_TENANT_PER_MINUTE,
@@ -40,10 +44,11 @@ export async function start(
       sealingKey: deriveKey(env.SERVER_SECRET, "idempotency answers"),
       log,
     }),
-    addressOf: (c) => getConnInfo(c).remote.address ?? "unknown",
+    addressOf,
     stopping: app.signal,
     log,
   });
+  webhooks(routes, { bus, limiter, perMinute: env.RATE_LIMIT_WEBHOOK_PER_MINUTE, addressOf, log });
   probes(routes, {
     nc: bus.nc,
     authenticator,

@@ -143,6 +143,8 @@ interface Instruments {
   readonly redelivered: Counter;
   readonly acknowledged: Counter;
   readonly deadLettered: Counter;
+  readonly webhooks: Counter;
+  readonly connectorMessages: Counter;
 }
 let instruments: Instruments | undefined;
 
@@ -179,6 +181,12 @@ export function measure(): Instruments {
     acknowledged: meter.createCounter("deliveries_acknowledged", { description: "Deliveries acknowledged, by tenant" }),
     deadLettered: meter.createCounter("dead_letters", {
       description: "Deliveries that became dead letters, by tenant",
+    }),
+    webhooks: meter.createCounter("webhook_requests", {
+      description: "Requests to webhooks, by outcome and, once the signature holds, by tenant and source",
+    }),
+    connectorMessages: meter.createCounter("connector_messages", {
+      description: "Messages that connectors received, by tenant, source and outcome",
     }),
   };
 }

@@ -1,3 +1,3 @@
-import { BusEnv, EventEnv } from "../../runtime/env.ts";
+import { BusEnv, EventEnv, SecretEnv } from "../../runtime/env.ts";
 
-export const IngestEnv = BusEnv.extend(EventEnv.shape);
+export const IngestEnv = BusEnv.extend(EventEnv.shape).extend(SecretEnv.shape);

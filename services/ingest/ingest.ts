@@ -9,6 +9,8 @@ import { measure } from "../../runtime/telemetry.ts";
 import { accept } from "./accept.ts";
 import type { EventLog } from "./event-log.ts";
 import type { Meter, ReadUsage } from "./usage.ts";
+import type { WebhookDirectory } from "./webhook-routes.ts";
+import { webhookHandlers } from "./webhooks.ts";
 
 export interface IngestDeps {
   readonly log: EventLog;
@@ -16,10 +18,12 @@ export interface IngestDeps {
   readonly usage: ReadUsage;
   /** An agent as the registry last announced it. */
   readonly findAgent: (tenant: string, agent: string) => Promise<z.output<typeof AgentRoute> | undefined>;
+  readonly directory: Pick<WebhookDirectory, "known" | "newer" | "find">;
   readonly now?: () => Date;
 }
 
-export function ingest({ log, meter, usage, findAgent, now = () => new Date() }: IngestDeps): Handlers<"ingest"> {
+export function ingest(deps: IngestDeps): Handlers<"ingest"> {
+  const { log, meter, usage, findAgent, directory, now = () => new Date() } = deps;
   const publish = async (tenant: string, event: CloudEvent, target?: string): Promise<Published> => {
     const { isDuplicate, sizeBytes } = await log.append(tenant, event, target);
     const status = isDuplicate ? "duplicate" : "accepted";
@@ -56,6 +60,8 @@ export function ingest({ log, meter, usage, findAgent, now = () => new Date() }:
       const { event_id } = await publish(caller.tenant, event, id);
       return { event_id };
     },
+
+    ...webhookHandlers({ directory, publish, now }),
 
     async "operator.usage"({ body }) {
       await meter.flush();

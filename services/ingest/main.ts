@@ -11,12 +11,14 @@ import { ensureStreams } from "../../runtime/jetstream.ts";
 import { type App, run } from "../../runtime/lifecycle.ts";
 import { createLog, type Log } from "../../runtime/log.ts";
 import { publisher } from "../../runtime/publish.ts";
+import { deriveKey } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
 import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { IngestEnv } from "./env.ts";
 import { eventLog } from "./event-log.ts";
 import { ingest } from "./ingest.ts";
 import { usageMeter, usageReader } from "./usage.ts";
+import { openWebhookDirectory } from "./webhook-routes.ts";
 
 export async function start(
   app: App,
@@ -29,6 +31,8 @@ export async function start(
   const routes = await openBucket(bus.nc, buckets.routes);
   const publish = app.use(publisher(bus.nc));
   const meter = app.use(usageMeter({ publisher: publish, process: ulid(), log }));
+  const sealingKey = deriveKey(env.SERVER_SECRET, "webhook secrets");
+  const directory = app.use(await openWebhookDirectory(bus.nc, sealingKey, log));
   app.use(serve({
     nc: bus.nc,
     service: "ingest",
@@ -37,6 +41,7 @@ export async function start(
       meter,
       usage: usageReader(bus.nc),
       findAgent: agentsIn(routes),
+      directory,
     }),
     checks: { jetstream: () => pingJetStream(bus.nc) },
     log,

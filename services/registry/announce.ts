@@ -12,7 +12,7 @@ import type { Sql, Tx } from "../../runtime/database.ts";
 import type { Log } from "../../runtime/log.ts";
 
 export interface Announcement {
-  readonly bucket: "routes" | "trust";
+  readonly bucket: "routes" | "trust" | "webhooks" | "connectors";
   readonly key: string;
   /** Absent: the thing is gone. */
   readonly value?: Record<string, unknown>;
@@ -41,7 +41,12 @@ const SWEEP_MS = 1_000;
 const SWEEP_AGE_SECONDS = 2;
 
 export async function startAnnouncer(nc: NatsConnection, sql: Sql, log: Log): Promise<Announcer> {
-  const open = { routes: await openBucket(nc, buckets.routes), trust: await openBucket(nc, buckets.trust) };
+  const open = {
+    routes: await openBucket(nc, buckets.routes),
+    trust: await openBucket(nc, buckets.trust),
+    webhooks: await openBucket(nc, buckets.webhooks),
+    connectors: await openBucket(nc, buckets.connectors),
+  };
   const write = async (rows: readonly Pending[]) => {
     await Promise.all(rows.map((row) => publish(nc, open[row.bucket], row)));
     await sql`delete from registry.outbox where version in ${sql(rows.map((row) => row.version))}`;

@@ -1,5 +1,7 @@
 /** The registry's wiring, top to bottom. */
-import { pingJetStream } from "../../runtime/buckets.ts";
+import { ConnectorState } from "../../contracts/ingestion.ts";
+import { buckets } from "../../contracts/streams.ts";
+import { isLive, openBucket, pingJetStream } from "../../runtime/buckets.ts";
 import { connectBus } from "../../runtime/bus.ts";
 import { migrate, openDatabase } from "../../runtime/database.ts";
 import { readEnv } from "../../runtime/env.ts";
@@ -32,10 +34,22 @@ export async function start(
     announcer,
     sealingKey: deriveKey(env.SERVER_SECRET, "signing keys"),
   });
+  const states = await openBucket(bus.nc, buckets.connectorStates);
   app.use(serve({
     nc: bus.nc,
     service: "registry",
-    handlers: registry({ ...all, announcer, tokens: issuing, hashKey: deriveKey(env.SERVER_SECRET, "api keys") }),
+    handlers: registry({
+      ...all,
+      announcer,
+      tokens: issuing,
+      hashKey: deriveKey(env.SERVER_SECRET, "api keys"),
+      webhookKey: deriveKey(env.SERVER_SECRET, "webhook secrets"),
+      connectorKey: deriveKey(env.SERVER_SECRET, "connector secrets"),
+      async stateOf(connector) {
+        const entry = await states.get(connector);
+        return isLive(entry) ? ConnectorState.parse(entry.json()) : undefined;
+      },
+    }),
     checks: { postgres: () => sql`select 1`, jetstream: () => pingJetStream(bus.nc) },
     log,
   }));

@@ -9,7 +9,7 @@ import { isLive, openBucket } from "../../runtime/buckets.ts";
 import type { Tx } from "../../runtime/database.ts";
 import type { Log } from "../../runtime/log.ts";
 import type { Announcement, Announcer } from "./announce.ts";
-import { agentRoute, feedRoute, interestRoute, memberRoute } from "./routes.ts";
+import { agentRoute, connectorRoute, feedRoute, interestRoute, memberRoute, webhookRoutes } from "./routes.ts";
 import type { Stores } from "./store/stores.ts";
 import { RETIRED_SECONDS, revocation, signingTrust, stopped } from "./trust.ts";
 
@@ -22,14 +22,29 @@ export async function restoreAnnouncements(
   stores: Stores,
   log: Log,
 ): Promise<void> {
-  const marks = [await openBucket(nc, buckets.routes), await openBucket(nc, buckets.trust)];
+  const marks = await Promise.all(
+    [buckets.routes, buckets.trust, buckets.webhooks, buckets.connectors].map((bucket) => openBucket(nc, bucket)),
+  );
   if ((await Promise.all(marks.map((kv) => kv.get(MARK)))).every(isLive)) return;
-  const { agents, interests, channels } = stores;
+  const { agents, interests, channels, webhooks, connectors } = stores;
   await restoreTrust(announcer, stores);
   await everyRow(announcer, agents.after, agentRoute);
   await everyRow(announcer, interests.after, interestRoute);
   await everyRow(announcer, channels.membersAfter, (member) => memberRoute(member.tenant_id, member));
   await everyRow(announcer, channels.feedsAfter, (feed) => feedRoute(feed.tenant_id, feed));
+  await everyRow(announcer, connectors.after, connectorRoute);
+  await everyRow(
+    announcer,
+    async (tx, after, limit) =>
+      await Promise.all(
+        (await webhooks.tenantsAfter(tx, after, limit)).map(async ({ id, slug }) => ({
+          id,
+          slug,
+          routes: await webhooks.routes(tx, id),
+        })),
+      ),
+    ({ slug, routes }) => webhookRoutes(slug, routes),
+  );
   for (const kv of marks) await kv.put(MARK, "{}");
   log.info("announcements.restored");
 }

@@ -1,22 +1,21 @@
-/** The three ways an event comes over HTTP, brought into one: the JSON envelope. */
-import type { Context } from "hono";
+/** The ways an event comes over HTTP or AMQP, brought into one: the JSON envelope. Header names are lower-case. */
 import { invalid } from "../contracts/errors.ts";
-import { assertText, mediaTypeOf, parseJson } from "./body.ts";
+import { assertText, mediaTypeOf, parseJson } from "./json.ts";
 
 export const EVENT_TYPES = ["application/json", "application/cloudevents+json"] as const;
 
 /** In binary mode the attributes are headers and the body is the data. */
-export const isBinaryMode = (c: Context): boolean =>
-  c.req.header("ce-specversion") !== undefined || c.req.header("ce-id") !== undefined;
+export const isBinaryMode = (header: (name: string) => string | undefined): boolean =>
+  header("ce-specversion") !== undefined || header("ce-id") !== undefined;
 
-export function envelopeOf(c: Context, bytes: Uint8Array): Record<string, unknown> {
+export function envelopeOf(headers: Readonly<Record<string, string>>, bytes: Uint8Array): Record<string, unknown> {
   const envelope: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(c.req.header())) {
+  for (const [name, value] of Object.entries(headers)) {
     if (name.startsWith("ce-")) envelope[name.slice(3)] = decoded(name, value);
   }
   assertText(envelope, "");
   if (bytes.byteLength === 0) return envelope;
-  const contentType = c.req.header("content-type");
+  const contentType = headers["content-type"];
   const type = mediaTypeOf(contentType);
   if (contentType) envelope.datacontenttype = contentType;
   if (type === "application/json" || type.endsWith("+json")) envelope.data = parseJson(bytes);

@@ -1,0 +1,126 @@
+/** External ingestion: what an operator registers, and how messages from outside reach ingest. */
+import * as ingestion from "../ingestion.ts";
+import type { Operation } from "../operation.ts";
+import { TenantRef } from "../registry.ts";
+import { Published } from "../events.ts";
+
+export const ingestionOperations = {
+  "webhooks.receive": {
+    service: "ingest",
+    summary: "Take in a signed request: verify, map, accept",
+    access: "service",
+    body: ingestion.WebhookRequest,
+    output: ingestion.WebhookAnswer,
+    success: 202,
+    statusOf: (output) => "status" in (output as object) && (output as Published).status === "accepted" ? 202 : 200,
+    faults: ["invalid_event"],
+    maxBodyBytes: 1024 * 1024,
+  },
+  "events.ingest": {
+    service: "ingest",
+    summary: "Take in a message that a connector received: map, accept",
+    access: "service",
+    body: ingestion.IngestRequest,
+    output: Published,
+    success: 202,
+    faults: ["invalid_event"],
+  },
+  "operator.webhook_sample": {
+    service: "ingest",
+    summary: "A request as the sender of a webhook would sign it, to try the webhook with",
+    access: "operator",
+    body: ingestion.WebhookSampleQuery,
+    output: ingestion.WebhookSample,
+    success: 200,
+  },
+
+  "operator.webhook_create": {
+    service: "registry",
+    summary: "Register a webhook; its secret is shown once",
+    access: "operator",
+    body: ingestion.WebhookCreate,
+    output: ingestion.WebhookCreated,
+    success: 201,
+    secret: true,
+  },
+  "operator.webhook_list": {
+    service: "registry",
+    summary: "List the webhooks of a tenant",
+    access: "operator",
+    body: TenantRef,
+    output: ingestion.WebhookList,
+    success: 200,
+  },
+  "operator.webhook_show": {
+    service: "registry",
+    summary: "Show a webhook",
+    access: "operator",
+    body: ingestion.WebhookRef,
+    output: ingestion.Webhook,
+    success: 200,
+  },
+  "operator.webhook_rotate": {
+    service: "registry",
+    summary: "Give a webhook a new secret; the old one stays valid for a while",
+    access: "operator",
+    body: ingestion.WebhookRotate,
+    output: ingestion.WebhookCreated,
+    success: 200,
+    secret: true,
+  },
+  "operator.webhook_delete": {
+    service: "registry",
+    summary: "Delete a webhook",
+    access: "operator",
+    body: ingestion.WebhookRef,
+    success: 204,
+  },
+
+  "operator.connector_create": {
+    service: "registry",
+    summary: "Register a connector; it begins to read at once unless it is paused",
+    access: "operator",
+    body: ingestion.ConnectorCreate,
+    output: ingestion.ConnectorShown,
+    success: 201,
+  },
+  "operator.connector_list": {
+    service: "registry",
+    summary: "List connectors and how they do: a tenant's, or all",
+    access: "operator",
+    body: TenantRef.partial(),
+    output: ingestion.ConnectorList,
+    success: 200,
+  },
+  "operator.connector_show": {
+    service: "registry",
+    summary: "Show a connector and how it does",
+    access: "operator",
+    body: ingestion.ConnectorRef,
+    output: ingestion.ConnectorShown,
+    success: 200,
+  },
+  "operator.connector_pause": {
+    service: "registry",
+    summary: "Stop reading until it is resumed; messages stay with the broker",
+    access: "operator",
+    body: ingestion.ConnectorRef,
+    output: ingestion.ConnectorShown,
+    success: 200,
+  },
+  "operator.connector_resume": {
+    service: "registry",
+    summary: "Read again",
+    access: "operator",
+    body: ingestion.ConnectorRef,
+    output: ingestion.ConnectorShown,
+    success: 200,
+  },
+  "operator.connector_delete": {
+    service: "registry",
+    summary: "Delete a connector",
+    access: "operator",
+    body: ingestion.ConnectorRef,
+    success: 204,
+  },
+} as const satisfies Record<string, Operation>;
