@@ -14,13 +14,14 @@ import { currentTraceId, inSpan, measure } from "./telemetry.ts";
 
 type AnyHandler = (input: unknown, call: Call) => Promise<unknown>;
 
-export function serve<S extends ServiceName>(options: {
+/** Settles once the broker knows of it: from then on a request finds someone. */
+export async function serve<S extends ServiceName>(options: {
   readonly nc: NatsConnection;
   readonly service: S;
   readonly handlers: Handlers<S>;
   readonly checks: Checks;
   readonly log: Log;
-}): AsyncDisposable {
+}): Promise<AsyncDisposable> {
   const { nc, service, checks, log } = options;
   const handlers = options.handlers as unknown as Record<string, AnyHandler>;
   const inHand = new Set<Promise<void>>();
@@ -47,6 +48,7 @@ export function serve<S extends ServiceName>(options: {
       if (!error) take(checkAll(checks).then((report) => void msg.respond(JSON.stringify(report))));
     },
   });
+  await nc.flush();
   return {
     async [Symbol.asyncDispose]() {
       await Promise.all([requests.drain(), health.drain()]);

@@ -66,7 +66,7 @@ export async function start(
     }),
   );
   const routes = await openBucket(bus.nc, buckets.routes);
-  app.use(serve({
+  app.use(await serve({
     nc: bus.nc,
     service: "delivery",
     handlers: delivery({

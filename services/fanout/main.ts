@@ -55,18 +55,20 @@ export async function start(
       log,
     }),
   );
-  app.use(serve({
-    nc: bus.nc,
-    service: "fanout",
-    handlers: fanout({ routes, eventAt: eventsIn(bus.nc) }),
-    checks: {
-      routes: () => routes.barrier(),
-      events: async () => {
-        if (!consumption.isAlive()) throw new Error("no word from the stream of events");
+  app.use(
+    await serve({
+      nc: bus.nc,
+      service: "fanout",
+      handlers: fanout({ routes, eventAt: eventsIn(bus.nc) }),
+      checks: {
+        routes: () => routes.barrier(),
+        events: async () => {
+          if (!consumption.isAlive()) throw new Error("no word from the stream of events");
+        },
       },
-    },
-    log,
-  }));
+      log,
+    }),
+  );
 }
 
 const buryOver = (bus: Bus) => async (letter: Letter): Promise<void> => {

@@ -33,7 +33,7 @@ export async function start(
   const meter = app.use(usageMeter({ publisher: publish, process: ulid(), log }));
   const sealingKey = deriveKey(env.SERVER_SECRET, "webhook secrets");
   const directory = app.use(await openWebhookDirectory(bus.nc, sealingKey, log));
-  app.use(serve({
+  app.use(await serve({
     nc: bus.nc,
     service: "ingest",
     handlers: ingest({

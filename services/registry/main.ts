@@ -35,7 +35,7 @@ export async function start(
     sealingKey: deriveKey(env.SERVER_SECRET, "signing keys"),
   });
   const states = await openBucket(bus.nc, buckets.connectorStates);
-  app.use(serve({
+  app.use(await serve({
     nc: bus.nc,
     service: "registry",
     handlers: registry({
