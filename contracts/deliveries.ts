@@ -104,6 +104,9 @@ export const RecentEvent = z.object({
 export type RecentEvent = z.output<typeof RecentEvent>;
 export const RecentEvents = z.object({ events: z.array(RecentEvent) });
 
+/** What pushed deliveries are signed with, in the form of Standard Webhooks. */
+export const PushSecret = z.object({ secret: z.string() });
+
 /** An event that nobody could be given, from whoever found that out. */
 export const Burial = z.object({
   tenant: z.string(),

@@ -73,6 +73,16 @@ export const Expired = z.object({
 });
 export type Expired = z.output<typeof Expired>;
 
+/** An entry of the push bucket. */
+export const PushState = z.object({
+  /** Which of the agent's secrets signs; the one before it signs too for a day. */
+  secret: z.int().min(1),
+  rotated_at: z.string(),
+  /** The endpoint that answered 410: nothing is sent there until the agent names another. */
+  gone: z.string().optional(),
+});
+export type PushState = z.output<typeof PushState>;
+
 /** `Nats-Msg-Id` of an event: what makes a second publish a duplicate. */
 export const eventMsgId = (tenant: string, eventId: string): string =>
   // A header holds no line ends and loses outer spaces, so what is not plainly printable is written as in a URI.

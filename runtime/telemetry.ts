@@ -143,6 +143,7 @@ interface Instruments {
   readonly redelivered: Counter;
   readonly acknowledged: Counter;
   readonly deadLettered: Counter;
+  readonly pushed: Counter;
   readonly webhooks: Counter;
   readonly connectorMessages: Counter;
 }
@@ -179,6 +180,7 @@ export function measure(): Instruments {
       description: "Deliveries handed out for the second time or later, by tenant",
     }),
     acknowledged: meter.createCounter("deliveries_acknowledged", { description: "Deliveries acknowledged, by tenant" }),
+    pushed: meter.createCounter("deliveries_pushed", { description: "Pushes to endpoints, by tenant and outcome" }),
     deadLettered: meter.createCounter("dead_letters", {
       description: "Deliveries that became dead letters, by tenant",
     }),

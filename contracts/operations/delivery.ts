@@ -96,6 +96,16 @@ export const deliveryOperations = {
     output: deliveries.RecentEvents,
     success: 200,
   },
+  "push.secret": {
+    service: "delivery",
+    summary: "A new secret for the signatures of pushed deliveries, in this answer alone; the old one signs for a day too",
+    http: ["POST", "/agents/{id}/push-secret"],
+    access: { self: "receive", other: "admin" },
+    path: AgentPath,
+    output: deliveries.PushSecret,
+    success: 201,
+    secret: true,
+  },
   "delivery.bury": {
     service: "delivery",
     summary: "Put an event that cannot be fanned out among its tenant's dead letters",

@@ -7,6 +7,7 @@ import { measure } from "../../runtime/telemetry.ts";
 import { buryEvent, payloadOf, replay, type ReplayDeps } from "./dead-letters.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
 import type { StoredEvent } from "./events.ts";
+import type { Push } from "./push.ts";
 import type { Lease, Queue } from "./queue.ts";
 import type { Room } from "./room.ts";
 import type { Wire } from "./wire.ts";
@@ -15,13 +16,14 @@ export interface DeliveryDeps extends ReplayDeps {
   readonly queue: Queue;
   readonly wire: Wire;
   readonly room: Room;
+  readonly push: Pick<Push, "rotate">;
   readonly isAgent: (tenant: string, id: string) => Promise<boolean>;
   /** Aborts when the process begins to stop: nobody is kept waiting then. */
   readonly stopping: AbortSignal;
 }
 
 export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
-  const { queue, events, ids, store, room, stopping, isAgent } = deps;
+  const { queue, events, ids, store, room, push, stopping, isAgent } = deps;
 
   /** Ids that are not the agent's own are not errors: they are simply none of its deliveries. */
   const handlesOf = (owner: AgentRef, delivery_ids: readonly string[]): Handle[] =>
@@ -95,6 +97,11 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
           return event ? [{ ...summaryOf(event), delivery_id, attempt_count: attempt, acknowledged_at: at }] : [];
         }),
       };
+    },
+
+    async "push.secret"({ path: { id } }, { caller }) {
+      if (!await isAgent(caller.tenant, id)) throw notFound("agent", id);
+      return { secret: await push.rotate({ tenant: caller.tenant, agent: id }) };
     },
 
     "delivery.bury": async ({ body }) => ({ delivery_id: await buryEvent(deps, body) }),

@@ -104,11 +104,11 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
         filter_subject: subjects.delivery(shardOf(owner.agent, shards), owner.tenant, owner.agent, tier),
         deliver_policy: "all",
         ack_policy: "explicit",
-        ack_wait: nanos(visibilityMs),
+        ack_wait: nanoseconds(visibilityMs),
         max_deliver: maxAttempts,
         max_ack_pending: 100_000,
         max_waiting: 512,
-        inactive_threshold: nanos(retentionMs),
+        inactive_threshold: nanoseconds(retentionMs),
       },
     });
     if ("error" in (made as object)) {
@@ -123,7 +123,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       if (!ensured.has(name)) await ensureConsumer(owner, tier);
       const { messages, status } = await wire.gather(
         nextOf(streamOf(owner), name),
-        JSON.stringify({ batch, no_wait: true, ...(expiresMs > 0 ? { expires: nanos(expiresMs) } : {}) }),
+        JSON.stringify({ batch, no_wait: true, ...(expiresMs > 0 ? { expires: nanoseconds(expiresMs) } : {}) }),
         { most: batch, limitMs: PULL_LIMIT_MS },
       );
       if (messages.length > 0 || status === 404 || status === 408) return messages;
@@ -163,7 +163,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     signal.addEventListener("abort", () => resolve(), { once: true });
     if (signal.aborted) resolve();
     for (const tier of [...await high.of(owner), 0]) {
-      const body = JSON.stringify({ batch: 1, expires: nanos(waitMs) });
+      const body = JSON.stringify({ batch: 1, expires: nanoseconds(waitMs) });
       nc.publish(nextOf(streamOf(owner), consumerName(owner, tier)), body, { reply: inbox });
     }
     await promise;
@@ -468,7 +468,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     );
     // Without its consumer a delivery is held by nobody: it comes again at once, which is all that can be done.
     if ("error" in info) return;
-    const body = ms > 0 ? `-NAK ${JSON.stringify({ delay: nanos(ms) })}` : "-NAK";
+    const body = ms > 0 ? `-NAK ${JSON.stringify({ delay: nanoseconds(ms) })}` : "-NAK";
     for (const { seq, attempt } of places) {
       // The consumer goes by the place in the stream; of its own count it only wants to see one it has reached.
       const subject = `$JS.ACK.${streamOf(owner)}.${name}.${attempt}.${seq}.${info.delivered.consumer_seq}.0.0`;
@@ -478,6 +478,8 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   }
 }
 
+/** Whole ones: the broker takes a delay with a fraction for no delay at all, and a wait for a bad request. */
+const nanoseconds = (ms: number) => nanos(Math.ceil(ms));
 const consumerName = ({ agent }: AgentRef, tier: number) => `${agent}-${tier}`;
 const nextOf = (stream: string, consumer: string) => `$JS.API.CONSUMER.MSG.NEXT.${stream}.${consumer}`;
 const inOrder = (a: Lease, b: Lease) => b.delivery.priority - a.delivery.priority || a.handle.seq - b.handle.seq;

@@ -24,8 +24,10 @@ import { type Rematch, undertaker } from "./dead-letters.ts";
 import { delivery } from "./delivery.ts";
 import { deliveryIds } from "./delivery-id.ts";
 import { DeliveryEnv } from "./env.ts";
+import { endpoints } from "./endpoint.ts";
 import { events as eventsOn } from "./events.ts";
 import { jetstreamQueue } from "./jetstream-queue.ts";
+import { startPush } from "./push.ts";
 import { room } from "./room.ts";
 import { deadLetterStore } from "./store.ts";
 import { wire as wireOn } from "./wire.ts";
@@ -65,6 +67,20 @@ export async function start(
       log,
     }),
   );
+  const push = app.use(
+    await startPush({
+      nc: bus.nc,
+      queue,
+      events,
+      ids,
+      endpoint: app.use(endpoints({ allowPrivate: env.PUSH_ALLOW_PRIVATE })),
+      secretKey: deriveKey(env.SERVER_SECRET, "push secrets"),
+      visibilityMs: env.VISIBILITY_TIMEOUT_SECONDS * 1_000,
+      maxAttempts: env.MAX_DELIVERY_ATTEMPTS,
+      backoffMs: env.PUSH_BACKOFF_SECONDS * 1_000,
+      log,
+    }),
+  );
   const routes = await openBucket(bus.nc, buckets.routes);
   app.use(await serve({
     nc: bus.nc,
@@ -76,6 +92,7 @@ export async function start(
       store,
       wire,
       publisher,
+      push,
       rematch: rematchOver(bus, log),
       // JSON writes some bytes longer than they came; half of what a message may hold leaves room for that.
       room: room((bus.nc.info?.max_payload ?? 1024 * 1024) / 2),

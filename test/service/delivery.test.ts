@@ -123,6 +123,20 @@ describe("poll and acknowledge", () => {
     }
   });
 
+  test("a waiting poll waits at the broker, and does not ask again and again", async () => {
+    const agent = p.agent();
+    let asked = 0;
+    const heard = p.bus.nc.subscribe("$JS.API.CONSUMER.MSG.NEXT.*.*", {
+      callback: (_, msg) => {
+        if (msg.subject.includes(agent.id)) asked++;
+      },
+    });
+    expect(await agent.poll(10, 1.234567)).toEqual([]);
+    heard.unsubscribe();
+    expect(asked).toBeGreaterThan(0);
+    expect(asked).toBeLessThanOrEqual(4);
+  });
+
   test("a waiting poll is answered when a delivery comes again", async () => {
     const agent = p.agent();
     await p.send([agent]);
@@ -177,7 +191,7 @@ describe("attempts", () => {
     const [now, later] = await agent.poll();
     const release = (id: string, delay_seconds?: number) =>
       agent.ask("delivery.nack", { body: { delivery_ids: [id], delay_seconds } });
-    expect(await release(later!.id, 2.5)).toEqual({ released: 1 });
+    expect(await release(later!.id, 2.512345678)).toEqual({ released: 1 });
     expect(await release(now!.id)).toEqual({ released: 1 });
     const [released] = await agent.poll(10, 5);
     expect(released).toMatchObject({ id: now!.id, attempt_count: 2 });

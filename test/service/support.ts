@@ -56,6 +56,7 @@ export async function post(options: {
   replicas?: number;
   log?: Log;
   database?: { readonly url: string };
+  env?: Record<string, string>;
 } = {}): Promise<Post> {
   const { visibilitySeconds = 1, maxAttempts = 3, replicas = 1, log = silent } = options;
   const stack = new AsyncDisposableStack();
@@ -68,6 +69,7 @@ export async function post(options: {
     DELIVERY_SHARDS: String(SHARDS),
     VISIBILITY_TIMEOUT_SECONDS: String(visibilitySeconds),
     MAX_DELIVERY_ATTEMPTS: String(maxAttempts),
+    ...options.env,
   };
   const replica = async () => stack.use(await begin((app) => start(app, log, environment)));
   for (let i = 0; i < replicas; i++) await replica();
