@@ -13,17 +13,19 @@ import type { Publisher } from "../../runtime/publish.ts";
 
 export interface Progress {
   /** Those of a batch that were fanned out before. Reads the notes only when something hints at it. */
-  fannedAmong(batch: readonly Pick<Taken, "seq" | "attempt">[]): Promise<ReadonlySet<number>>;
+  fannedAmong(batch: readonly Pick<Taken, "seq" | "attempt" | "storedAtMs">[]): Promise<ReadonlySet<number>>;
   /** Writes down what is fanned out, before the broker is told. */
   note(seqs: readonly number[]): Promise<void>;
 }
 
 /** How far before the last note one may be missed: several times the wait after which an event comes back. */
 const LOOK_BACK_MS = 120_000;
+/** Two streams may take their time from two servers. */
+const CLOCKS_DIFFER_MS = 1_000;
 const TRIES = 3;
 
 export function progressIn(nc: NatsConnection, publisher: Publisher, log: Log): Progress {
-  let fanned: ReadonlySet<number> = new Set();
+  let notes: Notes = { fanned: new Map(), last: 0, readAt: -Infinity };
   let highest = 0;
   let isFresh = false;
   void (async () => {
@@ -35,13 +37,13 @@ export function progressIn(nc: NatsConnection, publisher: Publisher, log: Log): 
       // have stepped back.
       if (!isFresh || batch.some(({ seq, attempt }) => attempt > 1 || seq <= highest)) {
         isFresh = true;
-        fanned = await readNotes(nc).catch((error) => {
+        notes = await readNotes(nc, notes).catch((error) => {
           isFresh = false;
           throw error;
         });
       }
       for (const { seq } of batch) if (seq > highest) highest = seq;
-      return fanned;
+      return new Set(batch.filter((event) => isNoted(notes, event)).map(({ seq }) => seq));
     },
     async note(seqs) {
       if (seqs.length === 0) return;
@@ -57,23 +59,36 @@ export function progressIn(nc: NatsConnection, publisher: Publisher, log: Log): 
   };
 }
 
-async function readNotes(nc: NatsConnection): Promise<Set<number>> {
+interface Notes {
+  /** When each event was noted, by sequence. */
+  readonly fanned: Map<number, number>;
+  /** Sequence of the last note read. */
+  readonly last: number;
+  readonly readAt: number;
+}
+
+/** An event that is younger than its note is another one: its stream was made anew, and counts from 1 again. */
+const isNoted = ({ fanned }: Notes, { seq, storedAtMs }: Pick<Taken, "seq" | "storedAtMs">): boolean =>
+  storedAtMs <= (fanned.get(seq) ?? -Infinity) + CLOCKS_DIFFER_MS;
+
+/** Goes on where it stopped a moment ago, or looks back from the last note there is. */
+async function readNotes(nc: NatsConnection, before: Notes): Promise<Notes> {
+  const readAt = performance.now();
   const manager = await jetstreamManager(nc, { checkAPI: false });
   const { state } = await manager.streams.info(fannedStream.name);
-  const found = new Set<number>();
-  if (state.messages === 0) return found;
-  let next: { start_time: Date } | { seq: number } = {
-    start_time: new Date(new Date(state.last_ts).getTime() - LOOK_BACK_MS),
-  };
-  for (let last = 0; last < state.last_seq;) {
-    const before = last;
-    const notes = await manager.direct.getBatch(fannedStream.name, { ...next, batch: 1_000 });
-    for await (const note of notes) {
+  const goesOn = readAt - before.readAt < LOOK_BACK_MS && before.last <= state.last_seq;
+  const fanned = goesOn ? before.fanned : new Map<number, number>();
+  let last = goesOn ? before.last : 0;
+  if (state.messages === 0) return { fanned, last: state.last_seq, readAt };
+  const start_time = new Date(new Date(state.last_ts).getTime() - LOOK_BACK_MS);
+  while (last < state.last_seq) {
+    const from = last === 0 ? { start_time } : { seq: last + 1 };
+    const read = last;
+    for await (const note of await manager.direct.getBatch(fannedStream.name, { ...from, batch: 1_000 })) {
       last = note.seq;
-      for (const seq of note.json<number[]>()) found.add(seq);
+      for (const seq of note.json<number[]>()) fanned.set(seq, note.time.getTime());
     }
-    if (last === before) throw new Error("The notes on what was fanned out cannot be read to their end");
-    next = { seq: last + 1 };
+    if (last === read) throw new Error("The notes on what was fanned out cannot be read to their end");
   }
-  return found;
+  return { fanned, last, readAt };
 }
