@@ -132,9 +132,9 @@ function expectedBy(issue: z.core.$ZodIssue, leaf: Schema | undefined): string {
         ? `exactly ${String(issue.values[0])}`
         : `one of ${issue.values.map(String).join(", ")}`;
     case "too_small":
-      return `at least ${issue.minimum}${unit(issue.origin)}`;
+      return `at least ${issue.minimum}${unit(issue.origin, issue.minimum)}`;
     case "too_big":
-      return `at most ${issue.maximum}${unit(issue.origin)}`;
+      return `at most ${issue.maximum}${unit(issue.origin, issue.maximum)}`;
     case "invalid_format":
       return issue.format === "regex" ? issue.message : formats[issue.format] ?? `a valid ${issue.format}`;
     case "not_multiple_of":
@@ -148,7 +148,10 @@ const formats: Record<string, string> = {
   url: "an absolute URI",
   datetime: "an ISO 8601 date-time",
 };
-const unit = (origin: string) => origin === "string" ? " characters" : origin === "array" ? " items" : "";
+const unit = (origin: string, count: number | bigint) => {
+  const noun = origin === "string" ? "character" : origin === "array" ? "item" : undefined;
+  return noun ? ` ${noun}${Number(count) === 1 ? "" : "s"}` : "";
+};
 const withArticle = (noun: string) => `${/^[aeiou]/.test(noun) ? "an" : "a"} ${noun}`;
 
 export const isValidation = (thrown: unknown): thrown is Fault<"validation_failed"> =>

@@ -17,11 +17,11 @@ const good = { name: "ada", kind: "a", count: 1 };
 
 test.each([
   [{ ...good, name: undefined }, { field: "name", value: null, expected: "a string", example: "ada" }],
-  [{ ...good, name: "" }, { field: "name", value: "", expected: "at least 1 characters", example: "ada" }],
+  [{ ...good, name: "" }, { field: "name", value: "", expected: "at least 1 character", example: "ada" }],
   [{ ...good, kind: "c" }, { field: "kind", value: "c", expected: "one of a, b", example: "a" }],
   [{ ...good, count: 4 }, { field: "count", value: 4, expected: "at most 3", example: 1 }],
   [{ ...good, count: 1.5 }, { field: "count", value: 1.5, expected: "an integer", example: 1 }],
-  [{ ...good, tags: [] }, { field: "tags", value: [], expected: "at least 1 items", example: ["text"] }],
+  [{ ...good, tags: [] }, { field: "tags", value: [], expected: "at least 1 item", example: ["text"] }],
   [{ ...good, tags: ["a", 7] }, { field: "tags[1]", value: 7, expected: "a string", example: "text" }],
   [{ ...good, secret: "hush" }, { field: "secret", value: "(left out)" }],
   [{ ...good, nested: { deep: [{ x: "1" }] } }, {

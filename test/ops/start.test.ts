@@ -31,9 +31,10 @@ describe.each(["node", "deno"] as const)("under %s", (runtime) => {
         "tenant_id",
         "tenant_slug",
       ]);
-      const tour = first.output().split("Try it:")[1]!.split("ready on")[0]!;
+      const tour = first.output().split("Try it:")[1]!.split("ready on")[0]!.split("\n").slice(1).join("\n");
       const { stdout } = await run("bash", ["-euc", tour]);
-      expect(stdout).toContain(made.agent_id);
+      const polled = JSON.parse(stdout.trim().split("\n").at(-1)!);
+      expect(polled.deliveries[0].payload).toMatchObject({ type: "com.example.greeting", data: "hello" });
       expect(await first.stop()).toBe(0);
 
       await using second = await instance(folder.path, { runtime });
