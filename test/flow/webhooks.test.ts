@@ -46,7 +46,7 @@ async function post(body: string | Uint8Array, headers: Record<string, string>, 
   const response = await fetch(`${w.urls[0]!.replace("/v1", "")}/w/${slug}`, {
     method: "POST",
     headers: { "content-type": "application/json", ...headers },
-    body: body as BodyInit,
+    body: body as string,
   });
   const text = await response.text();
   return {
