@@ -79,6 +79,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   const high = tiers(nc, wire, shards);
   const ensured = new Set<string>();
   const replyTo = new WeakMap<Lease, string>();
+  const waiting = new Set<() => void>();
   let connectedAt = Date.now();
   const exhaustedReason = `Not acknowledged within ${visibilityMs / 1_000} s in any of ${maxAttempts} attempts`;
 
@@ -88,6 +89,8 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       connectedAt = Date.now();
       ensured.clear();
       high.forget();
+      // The broker has forgotten the pulls of whoever waits.
+      for (const wake of waiting) wake();
     }
   })();
 
@@ -159,6 +162,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       },
     });
     const heard = high.onHigh(owner, resolve);
+    waiting.add(resolve);
     const timer = setTimeout(resolve, waitMs);
     signal.addEventListener("abort", () => resolve(), { once: true });
     if (signal.aborted) resolve();
@@ -168,6 +172,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     }
     await promise;
     heard();
+    waiting.delete(resolve);
     clearTimeout(timer);
     // Ends the pull at the broker, and still takes in what it had sent by then.
     await Promise.race([answers.drain(), new Promise((done) => setTimeout(done, 1_000))]);

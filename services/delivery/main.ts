@@ -23,6 +23,7 @@ import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { type Rematch, undertaker } from "./dead-letters.ts";
 import { delivery } from "./delivery.ts";
 import { deliveryIds } from "./delivery-id.ts";
+import { watchDepth } from "./depth.ts";
 import { DeliveryEnv } from "./env.ts";
 import { endpoints } from "./endpoint.ts";
 import { events as eventsOn } from "./events.ts";
@@ -81,33 +82,36 @@ export async function start(
       log,
     }),
   );
+  app.use(watchDepth(wire, env.DELIVERY_SHARDS, log));
   const routes = await openBucket(bus.nc, buckets.routes);
-  app.use(await serve({
-    nc: bus.nc,
-    service: "delivery",
-    handlers: delivery({
-      queue,
-      events,
-      ids,
-      store,
-      wire,
-      publisher,
-      push,
-      rematch: rematchOver(bus, log),
-      // JSON writes some bytes longer than they came; half of what a message may hold leaves room for that.
-      room: room((bus.nc.info?.max_payload ?? 1024 * 1024) / 2),
-      isAgent: async (tenant, id) => isLive(await routes.get(routeKeys.agent(tenant, id)).catch(() => null)),
-      stopping: app.signal,
-    }),
-    checks: {
-      postgres: () => sql`select 1`,
-      jetstream: () => pingJetStream(bus.nc),
-      expiry: async () => {
-        if (!queue.isAlive()) throw new Error("Expired deliveries do not arrive");
+  app.use(
+    await serve({
+      nc: bus.nc,
+      service: "delivery",
+      handlers: delivery({
+        queue,
+        events,
+        ids,
+        store,
+        wire,
+        publisher,
+        push,
+        rematch: rematchOver(bus, log),
+        // JSON writes some bytes longer than they came; half of what a message may hold leaves room for that.
+        room: room((bus.nc.info?.max_payload ?? 1024 * 1024) / 2),
+        isAgent: async (tenant, id) => isLive(await routes.get(routeKeys.agent(tenant, id)).catch(() => null)),
+        stopping: app.signal,
+      }),
+      checks: {
+        postgres: () => sql`select 1`,
+        jetstream: () => pingJetStream(bus.nc),
+        expiry: async () => {
+          if (!queue.isAlive()) throw new Error("Expired deliveries do not arrive");
+        },
       },
-    },
-    log,
-  }));
+      log,
+    }),
+  );
 }
 
 /** Agents poll and acknowledge without Postgres, so its absence at the start only delays dead letters. */

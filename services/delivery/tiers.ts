@@ -22,7 +22,9 @@ export interface Tiers extends AsyncDisposable {
 interface Known {
   tiers: readonly number[];
   checkedAt: number;
-  /** Overheard while the broker was being asked. */
+  /** While the broker is being asked. */
+  checking?: Promise<void>;
+  /** Overheard meanwhile. */
   heard?: Set<number>;
 }
 
@@ -60,7 +62,6 @@ export function tiers(nc: NatsConnection, wire: Wire, shards: number): Tiers {
       const present = Object.keys(info.state.subjects ?? {}).map((subject) => parseDelivery(subject)!.priority);
       entry.tiers = descending([...new Set([...present, ...entry.heard])]);
     }
-    delete entry.heard;
   };
 
   return {
@@ -71,7 +72,13 @@ export function tiers(nc: NatsConnection, wire: Wire, shards: number): Tiers {
         if (known.size >= MAX_KNOWN) known.delete(known.keys().next().value!);
         known.set(key, entry = { tiers: [], checkedAt: -Infinity });
       }
-      if (performance.now() - entry.checkedAt > RECHECK_MS) await check(owner, entry);
+      if (performance.now() - entry.checkedAt > RECHECK_MS) {
+        entry.checking ??= check(owner, entry).finally(() => {
+          delete entry.checking;
+          delete entry.heard;
+        });
+      }
+      if (entry.checking) await entry.checking;
       return entry.tiers;
     },
     foundEmpty(owner) {

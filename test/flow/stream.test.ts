@@ -12,7 +12,7 @@ beforeAll(async () => {
   w = await world({
     services,
     replicas: 2,
-    env: { VISIBILITY_TIMEOUT_SECONDS: "2", MAX_DELIVERY_ATTEMPTS: "4", RATE_LIMIT_TOKEN_PER_MINUTE: "0" },
+    env: { VISIBILITY_TIMEOUT_SECONDS: "2", MAX_DELIVERY_ATTEMPTS: "50", RATE_LIMIT_TOKEN_PER_MINUTE: "0" },
   });
   t = await w.tenant();
 }, 60_000);
@@ -112,7 +112,7 @@ describe("a stream", () => {
       }
     }
     expect(seen).toEqual(sent);
-  });
+  }, 60_000);
 
   test("takes no more from the queue than a slow reader takes from it", async () => {
     const { agent, publish } = await listener();
