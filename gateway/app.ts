@@ -10,7 +10,7 @@ import { envelopeOf, EVENT_TYPES, isBinaryMode } from "../runtime/cloudevents.ts
 import { assertText, mediaTypeOf, parseJson } from "../runtime/json.ts";
 import type { Log } from "../runtime/log.ts";
 import { readInput } from "../runtime/serve.ts";
-import { currentTraceId, inSpan, measure } from "../runtime/telemetry.ts";
+import { currentTraceId, inSpan, markFailed, measure } from "../runtime/telemetry.ts";
 import type { Authenticator } from "./authenticate.ts";
 import { authorize } from "./authorize.ts";
 import { assertContentType, readBody } from "./body.ts";
@@ -227,10 +227,18 @@ export async function exchange(
 ): Promise<Response> {
   const startedAt = performance.now();
   const x: Exchange = { requestId: requestIdOf(c.req.header("x-request-id")), line: { operation }, headers: {} };
-  const attributes = { "http.request.method": c.req.method, "http.route": route, "request.id": x.requestId };
+  const attributes = {
+    "http.request.method": c.req.method,
+    "http.route": route.slice(route.indexOf(" ") + 1),
+    "url.path": c.req.path,
+    "request.id": x.requestId,
+  };
   const reply = await inSpan(route, { kind: "server", attributes, from: (key) => c.req.header(key) }, async (span) => {
     x.line.trace_id = currentTraceId();
-    const reply = await work(x).catch((thrown) => faultReply(logged(x, thrown), x.requestId));
+    const reply = await work(x).catch((thrown) => {
+      markFailed(span, faultFrom(thrown));
+      return faultReply(logged(x, thrown), x.requestId);
+    });
     span.setAttribute("http.response.status_code", reply.status);
     return reply;
   });

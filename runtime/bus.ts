@@ -44,9 +44,13 @@ export async function connectBus(url: string, name: string, log: Log): Promise<B
     nc,
     giveUp,
     ask: (operation, input, origin, signal) =>
-      inSpan(`${operations[operation].service} ${operation}`, {
+      inSpan(`${operations[operation].service}/${operation}`, {
         kind: "client",
-        attributes: { "rpc.system": "nats", "rpc.service": operations[operation].service, "rpc.method": operation },
+        attributes: {
+          "rpc.system.name": "nats",
+          "rpc.method": `${operations[operation].service}/${operation}`,
+          "request.id": origin.requestId,
+        },
       }, () => {
         signal?.addEventListener("abort", () => giveUp(operation, origin.seed), { once: true });
         return ask(inbox, operation, input, origin, signal);

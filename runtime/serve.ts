@@ -71,9 +71,10 @@ async function answer(
   try {
     const { call, read } = fromHeaders(msg.headers, abandonable);
     Object.assign(line, { request_id: call.requestId }, tenantOf(call.caller));
+    const method = msg.subject.slice("rpc.".length).replace(".", "/");
     await inSpan(
-      name,
-      { kind: "server", attributes: { "rpc.system": "nats", "rpc.method": name }, from: read },
+      method,
+      { kind: "server", attributes: { "rpc.system.name": "nats", "rpc.method": method }, from: read },
       async () => {
         line.trace_id = currentTraceId();
         if (!handle) throw unavailable(`This replica does not know ${name} yet`);

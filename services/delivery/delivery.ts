@@ -3,6 +3,7 @@ import type { Delivery, PollQuery } from "../../contracts/deliveries.ts";
 import { notFound, ruleBroken } from "../../contracts/errors.ts";
 import type { TenantCaller } from "../../contracts/identity.ts";
 import type { Call, Handlers } from "../../contracts/operations.ts";
+import { receiving, settling } from "../../runtime/messaging.ts";
 import { measure } from "../../runtime/telemetry.ts";
 import { buryEvent, payloadOf, replay, type ReplayDeps } from "./dead-letters.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
@@ -32,7 +33,10 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
   const poll = async ({ query: { limit, wait } }: { query: PollQuery }, call: Call<TenantCaller>) => {
     const owner = agentOf(call.caller);
     const until = wait > 0 ? AbortSignal.any([call.signal, stopping]) : stopping;
-    const leases = await queue.lease(owner, room.most(owner.tenant, limit), wait * 1_000, until);
+    const leases = await receiving(
+      "DELIVERIES",
+      () => queue.lease(owner, room.most(owner.tenant, limit), wait * 1_000, until),
+    );
     if (leases.length === 0) return { deliveries: [], count: 0 };
     const bodies = await events.read(owner.tenant, leases.flatMap((l) => l.delivery.event ? [] : [l.delivery.seq]));
     const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
@@ -56,7 +60,8 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
 
     async "delivery.ack"({ body: { delivery_ids } }, { caller, seed }) {
       const owner = agentOf(caller);
-      const acknowledged = await queue.acknowledge(owner, handlesOf(owner, delivery_ids), seed);
+      const handles = handlesOf(owner, delivery_ids);
+      const acknowledged = await settling("DELIVERIES", handles.length, () => queue.acknowledge(owner, handles, seed));
       measure().acknowledged.add(acknowledged, { tenant: owner.tenant });
       return { acknowledged };
     },

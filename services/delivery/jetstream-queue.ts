@@ -12,6 +12,7 @@ import { parseDelivery, shardOf, subjects } from "../../contracts/subjects.ts";
 import { consume, type Consumption, type Outcome, type Taken } from "../../runtime/consume.ts";
 import type { Log } from "../../runtime/log.ts";
 import type { Publisher } from "../../runtime/publish.ts";
+import { traceIn } from "../../runtime/telemetry.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
 import { history } from "./history.ts";
 import type { DeadDelivery, Keep, Lease, Queue } from "./queue.ts";
@@ -184,7 +185,8 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     const delivery = msg.json<QueuedDelivery>();
     const { origin } = delivery;
     const tier = parseDelivery(msg.subject)!.priority;
-    const lease = { attempt, delivery, handle: { ...origin ?? { seq, at, tier }, event: delivery.seq } };
+    const handle = { ...origin ?? { seq, at, tier }, event: delivery.seq };
+    const lease = { attempt, delivery, handle, trace: traceIn(msg.headers) };
     replyTo.set(lease, msg.reply!);
     return lease;
   }

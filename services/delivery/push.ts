@@ -12,7 +12,8 @@ import { buckets } from "../../contracts/streams.ts";
 import { parseRouteKey, pushKey } from "../../contracts/subjects.ts";
 import { isLive, lostRace, openBucket, watchBucket } from "../../runtime/buckets.ts";
 import type { Log } from "../../runtime/log.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { processing } from "../../runtime/messaging.ts";
+import { injectTrace, inSpan, markFailed, measure } from "../../runtime/telemetry.ts";
 import type { AgentRef, DeliveryIds } from "./delivery-id.ts";
 import type { Endpoint } from "./endpoint.ts";
 import type { Events } from "./events.ts";
@@ -167,11 +168,21 @@ function courier(options: CourierOptions): Courier {
   const deliver = async (lease: Lease, event: object) => {
     const id = ids.idOf(owner, lease.handle);
     const body = JSON.stringify(event);
-    const headers = {
+    const headers: Record<string, string> = {
       "content-type": "application/cloudevents+json; charset=utf-8",
       ...signatureHeaders(secrets(), { id, body, nowMs: Date.now() }),
     };
-    const pushed = await endpoint.post(url, body, headers, timeoutMs);
+    const attributes = {
+      "http.request.method": "POST",
+      ...serverOf(url),
+      "http.request.resend_count": lease.attempt - 1,
+    };
+    const pushed = await inSpan("POST", { kind: "client", attributes }, async (span) => {
+      injectTrace((name, value) => headers[name] = value);
+      const pushed = await endpoint.post(url, body, headers, timeoutMs);
+      if (pushed.outcome !== "accepted") markFailed(span, "reason" in pushed ? pushed.reason : pushed.outcome);
+      return pushed;
+    });
     measure().pushed.add(1, { tenant: owner.tenant, outcome: pushed.outcome });
     if (pushed.outcome === "accepted") {
       failures = 0;
@@ -206,7 +217,7 @@ function courier(options: CourierOptions): Courier {
         gone.push(lease);
         continue;
       }
-      const work: Promise<void> = deliver(lease, event)
+      const work: Promise<void> = processing("DELIVERIES", "push", lease.trace, () => deliver(lease, event))
         // Undecided: the lease runs out and the delivery comes again.
         .catch((error) => log.warn("push.undecided", { tenant: owner.tenant, error }))
         .finally(() => onTheWay.delete(work));
@@ -230,6 +241,12 @@ function courier(options: CourierOptions): Courier {
 
   return { url, ended, stop: () => stop.abort() };
 }
+
+/** Where it goes, without what may be secret in it. */
+const serverOf = (url: string) => {
+  const { hostname = "", port = "" } = URL.parse(url) ?? {};
+  return { "server.address": hostname, ...(port ? { "server.port": Number(port) } : {}) };
+};
 
 /** Doubles with each attempt, and strays by a quarter so that what failed together does not come back together. */
 export const delayAfter = (attempt: number, backoffMs: number, random: number = Math.random()): number =>

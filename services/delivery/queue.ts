@@ -3,6 +3,7 @@
  * `test/service/queue-conformance.ts`; whatever passes them can stand here.
  */
 import type { QueuedDelivery } from "../../contracts/pipeline.ts";
+import type { Trace } from "../../runtime/telemetry.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
 
 /** A delivery handed out: it comes again after the visibility timeout unless it is ended or held before. */
@@ -11,6 +12,8 @@ export interface Lease {
   /** From 1. */
   readonly attempt: number;
   readonly delivery: QueuedDelivery;
+  /** The trace of the event it was queued for. */
+  readonly trace?: Trace | undefined;
 }
 
 /** A delivery that will not be handed out again. */

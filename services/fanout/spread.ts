@@ -9,7 +9,8 @@ import { parseEvent } from "../../contracts/subjects.ts";
 import type { FilterScope } from "../../runtime/cel.ts";
 import { type ConsumeOptions, delayAfter, type Outcome, type Taken } from "../../runtime/consume.ts";
 import type { Log } from "../../runtime/log.ts";
-import { injectTrace, inSpan, measure } from "../../runtime/telemetry.ts";
+import { processing, sending } from "../../runtime/messaging.ts";
+import { measure, traceIn } from "../../runtime/telemetry.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Progress } from "./progress.ts";
 import type { Barrier, Routes } from "./routes.ts";
@@ -103,7 +104,17 @@ async function spread(deps: SpreadDeps, taken: Taken, load: Load): Promise<Outco
     width = found.recipients.length;
     if (width === 0) return "done";
     load.recipients += width;
-    await traced(taken, (trace) => deps.enqueue({ tenant, seq: taken.seq, id: event.id, trace }, found.recipients));
+    await processing(
+      "EVENTS",
+      "fanout",
+      traceIn(taken.headers),
+      () =>
+        sending(
+          "DELIVERIES",
+          { count: width },
+          (trace) => deps.enqueue({ tenant, seq: taken.seq, id: event.id, trace }, found.recipients),
+        ),
+    );
     load.queued.push(taken.seq);
     measure().queued.add(width, { tenant });
     return "done";
@@ -159,16 +170,6 @@ export const scopeOf = ({ data, type, source, subject, id, time }: CloudEvent): 
   id,
   time: time ?? null,
 });
-
-/** In a span of the publisher's trace where it has one; without, there is nothing to pay for. */
-function traced<T>({ headers }: Taken, work: (trace: Record<string, string>) => Promise<T>): Promise<T> {
-  if (!headers?.has("traceparent")) return work({});
-  return inSpan("fanout event", { kind: "consumer", from: (name) => headers.get(name) || undefined }, () => {
-    const trace: Record<string, string> = {};
-    injectTrace((name, value) => trace[name] = value);
-    return work(trace);
-  });
-}
 
 const pause = (ms: number, signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {

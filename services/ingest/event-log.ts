@@ -2,8 +2,8 @@
 import type { CloudEvent } from "../../contracts/events.ts";
 import { eventHeaders, eventMsgId } from "../../contracts/pipeline.ts";
 import { subjects } from "../../contracts/subjects.ts";
+import { sending } from "../../runtime/messaging.ts";
 import type { Publisher } from "../../runtime/publish.ts";
-import { injectTrace } from "../../runtime/telemetry.ts";
 
 export interface Logged {
   readonly isDuplicate: boolean;
@@ -16,17 +16,24 @@ export interface EventLog {
 }
 
 const encoder = new TextEncoder();
+const EVENTS = "EVENTS";
+
+/** The trace in which the event came to be, where its maker says so (an extension of CloudEvents). */
+const madeIn = ({ traceparent }: CloudEvent) => typeof traceparent === "string" ? { traceparent } : undefined;
 
 export const eventLog = (publisher: Publisher, now: () => Date = () => new Date()): EventLog => ({
   async append(tenant, event, target) {
     const body = encoder.encode(JSON.stringify(event));
-    const headers: Record<string, string> = {
+    const headers = {
       "Nats-Msg-Id": eventMsgId(tenant, event.id),
       [eventHeaders.acceptedAt]: now().toISOString(),
+      ...(target === undefined ? {} : { [eventHeaders.target]: target }),
     };
-    if (target !== undefined) headers[eventHeaders.target] = target;
-    injectTrace((name, value) => headers[name] = value);
-    const { duplicate } = await publisher.publish(subjects.event(tenant), body, headers);
+    const { duplicate } = await sending(
+      EVENTS,
+      { id: event.id, links: [madeIn(event)] },
+      (trace) => publisher.publish(subjects.event(tenant), body, { ...headers, ...trace }),
+    );
     return { isDuplicate: duplicate, sizeBytes: body.length };
   },
 });
