@@ -14,19 +14,17 @@ export function accept(sent: unknown, at = ""): CloudEvent {
     if (value === undefined ? isRequired : !holds(value)) throw refused(field(at, name), value, expected);
   }
   for (const [name, value] of Object.entries(event)) {
-    if (Object.hasOwn(attributes, name) || name === "data") continue;
-    if (!/^[a-z0-9]{1,64}$/.test(name)) {
-      throw refused(field(at, name), name, "an attribute name of lower-case letters and digits");
-    }
-    if (!["string", "number", "boolean"].includes(typeof value)) {
-      throw refused(field(at, name), value, "a string, a number or a boolean, as extension attributes are");
-    }
+    if (!Object.hasOwn(attributes, name) && name !== "data" && !isExtension(name, value)) delete event[name];
   }
   if (event.data !== undefined && event.data_base64 !== undefined) {
     throw refused(field(at, "data_base64"), event.data_base64, "either data or data_base64, not both");
   }
   return event as CloudEvent;
 }
+
+/** Any other field is one we do not know, and such fields are ignored. */
+const isExtension = (name: string, value: unknown): boolean =>
+  /^[a-z0-9]{1,64}$/.test(name) && ["string", "number", "boolean"].includes(typeof value);
 
 interface Attribute {
   readonly expected: string;
