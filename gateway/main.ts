@@ -26,7 +26,7 @@ export async function start(
   source: Record<string, string | undefined> = process.env,
 ): Promise<{ port: number }> {
   const env = readEnv(GatewayEnv, source);
-  const bus = app.use(await connectBus(env.NATS_URL, "gateway", log));
+  const bus = app.use(await connectBus(env, "gateway", log));
   const authenticator = app.use(await startAuthenticator(bus.nc, log));
   const limiter = rateLimiter({ kv: await openBucket(bus.nc, buckets.quotas), replicas: env.GATEWAY_REPLICAS, log });
   const addressOf = (c: Context) => getConnInfo(c).remote.address ?? "unknown";

@@ -3,18 +3,25 @@ import { jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { type KV, type KvEntry, Kvm, type KvWatchEntry } from "@nats-io/kv";
 import type { NatsConnection } from "@nats-io/nats-core";
 import type { Bucket } from "../contracts/streams.ts";
+import { replicasOf } from "./jetstream.ts";
 import type { Log } from "./log.ts";
 
-/** Opens a bucket, making it first where it does not exist. `replicas` follows the size of the NATS cluster. */
-export async function openBucket(nc: NatsConnection, bucket: Bucket, replicas = 1): Promise<KV> {
+/** Opens a bucket, making it first where it does not exist, and bringing an older one up to as many copies as wanted. */
+export async function openBucket(nc: NatsConnection, bucket: Bucket): Promise<KV> {
   const kvm = new Kvm(jetstream(nc));
-  return await kvm.create(bucket.name, {
+  const replicas = replicasOf(nc);
+  const kv = await kvm.create(bucket.name, {
     history: 1,
     storage: bucket.storage,
     replicas,
     ...(bucket.ttlMs ? { ttl: bucket.ttlMs } : {}),
     ...(bucket.markerTtlMs ? { markerTTL: bucket.markerTtlMs } : {}),
   });
+  if (replicas > 1 && (await kv.status()).replicas !== replicas) {
+    const manager = await jetstreamManager(nc);
+    await manager.streams.update(`KV_${bucket.name}`, { num_replicas: replicas });
+  }
+  return kv;
 }
 
 export const isLive = (entry: KvEntry | null): entry is KvEntry => entry !== null && entry.operation === "PUT";

@@ -6,7 +6,9 @@ import { deadlineOf } from "../contracts/operation.ts";
 import { type Input, type OperationName, operationOf, operations, type Output } from "../contracts/operations.ts";
 import { subjects } from "../contracts/subjects.ts";
 import { faultIn, type Origin, toHeaders } from "./context.ts";
+import type { BusEnv } from "./env.ts";
 import { type Inbox, NoAnswer, openInbox } from "./inbox.ts";
+import { keepCopies } from "./jetstream.ts";
 import type { Log } from "./log.ts";
 import { inSpan } from "./telemetry.ts";
 
@@ -23,8 +25,13 @@ export interface Answer<N extends OperationName> {
   read(): Output<N>;
 }
 
-export async function connectBus(url: string, name: string, log: Log): Promise<Bus> {
-  const address = parseUrl(url);
+export async function connectBus(
+  env: Pick<BusEnv, "NATS_URL"> & Partial<BusEnv> | string,
+  name: string,
+  log: Log,
+): Promise<Bus> {
+  const { NATS_URL, NATS_REPLICAS = 1 } = typeof env === "string" ? { NATS_URL: env } : env;
+  const address = parseUrl(NATS_URL);
   const nc = await connect({
     ...address,
     name,
@@ -35,6 +42,7 @@ export async function connectBus(url: string, name: string, log: Log): Promise<B
     timeout: 5_000,
     ignoreClusterUpdates: false,
   });
+  keepCopies(nc, NATS_REPLICAS);
   const status = watchStatus(nc, log);
   const inbox = openInbox(nc);
   const giveUp: Bus["giveUp"] = (operation, seed) => {

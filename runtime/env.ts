@@ -29,7 +29,10 @@ export const flag = (standard: boolean) =>
 /** What every process needs. */
 export const BusEnv = z.object({
   NATS_URL: z.string("must be set").min(1).describe("Where the bus listens, credentials included; several by commas"),
+  NATS_REPLICAS: wholeNumber(1, 5, 1)
+    .describe("On how many nodes of the NATS cluster every stream and bucket is kept: 1, 3 or 5"),
 });
+export type BusEnv = z.output<typeof BusEnv>;
 export const DatabaseEnv = z.object({
   DATABASE_URL: z.string("must be set").regex(/^postgres(ql)?:\/\//, "must be a postgres:// address")
     .describe("Postgres, owner of what must outlive the bus"),

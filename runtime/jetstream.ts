@@ -3,7 +3,13 @@ import { DiscardPolicy, jetstreamManager, RetentionPolicy, StorageType, type Str
 import { nanos, type NatsConnection } from "@nats-io/nats-core";
 import type { Stream } from "../contracts/streams.ts";
 
-export async function ensureStreams(nc: NatsConnection, streams: readonly Stream[], replicas = 1): Promise<void> {
+/** How many copies of what this connection makes are kept; told once, when it is made. */
+const copies = new WeakMap<NatsConnection, number>();
+export const keepCopies = (nc: NatsConnection, replicas: number): void => void copies.set(nc, replicas);
+export const replicasOf = (nc: NatsConnection): number => copies.get(nc) ?? 1;
+
+export async function ensureStreams(nc: NatsConnection, streams: readonly Stream[]): Promise<void> {
+  const replicas = replicasOf(nc);
   const manager = await jetstreamManager(nc);
   const present = new Map<string, StreamConfig>();
   for await (const { config } of manager.streams.list()) present.set(config.name, config);

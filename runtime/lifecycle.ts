@@ -1,16 +1,25 @@
 /** How a process starts, notices that it must stop, and stops: what started first stops last. */
 import process from "node:process";
+import { readEnv } from "./env.ts";
+import type { Checks } from "./health.ts";
+import { HealthEnv, serveHealth } from "./health-server.ts";
 
 export interface App {
   /** Aborts when the process begins to stop. */
   readonly signal: AbortSignal;
-  /** Takes charge of a thing: it is closed when the process stops, in reverse order. */
+  /**
+   * Takes charge of a thing: it is closed when the process stops, in reverse order. What it can say of itself, its
+   * `checks` and its `exposition`, is what the process answers to whoever asks for its health.
+   */
   use<T extends AsyncDisposable>(thing: T): T;
   /** Takes charge of a task: its failure stops the process, and a stopping process waits for its end. */
   watch(task: Promise<unknown>): void;
 }
 
 export interface Running extends AsyncDisposable {
+  readonly checks: Checks;
+  /** What was measured, by everything started so far. */
+  exposition(): Promise<string>;
   /** Settles when the signal aborts; rejects when a watched task failed. */
   readonly stopped: Promise<void>;
 }
@@ -20,9 +29,15 @@ export async function begin(start: (app: App) => Promise<void>, signal?: AbortSi
   const stop = new AbortController();
   signal?.addEventListener("abort", () => stop.abort(signal.reason), { once: true });
   const stack = new AsyncDisposableStack();
+  const checks: Checks = {};
+  const expositions: (() => Promise<string>)[] = [];
   const app: App = {
     signal: stop.signal,
-    use: (thing) => stack.use(thing),
+    use(thing) {
+      if ("checks" in thing) Object.assign(checks, thing.checks);
+      if ("exposition" in thing) expositions.push(thing.exposition as () => Promise<string>);
+      return stack.use(thing);
+    },
     watch(task) {
       const ended = task.catch((error) => stop.abort(error));
       stack.defer(async () => void await ended);
@@ -45,6 +60,8 @@ export async function begin(start: (app: App) => Promise<void>, signal?: AbortSi
   });
   stopped.catch(() => {}); // whoever awaits it is told; nobody waiting is no crash
   return {
+    checks,
+    exposition: async () => (await Promise.all(expositions.map((each) => each()))).join(""),
     stopped,
     async [Symbol.asyncDispose]() {
       stop.abort();
@@ -64,7 +81,18 @@ export async function run(start: (app: App) => Promise<void>): Promise<void> {
   process.on("SIGTERM", onSignal);
   let started = false;
   try {
-    await using running = await begin(start, stop.signal);
+    const { HEALTH_PORT, HEALTH_HOST } = readEnv(HealthEnv);
+    let running: Running | undefined;
+    // Before anything else, so that a process that is slow to start is seen to be alive.
+    await using _health = HEALTH_PORT === 0 ? undefined : await serveHealth(HEALTH_PORT, HEALTH_HOST, {
+      isReady: () => running !== undefined && !stop.signal.aborted,
+      get checks() {
+        return running?.checks ?? {};
+      },
+      exposition: async () => await running?.exposition() ?? "",
+    });
+    await using begun = await begin(start, stop.signal);
+    running = begun;
     started = true;
     await running.stopped;
   } catch (error) {

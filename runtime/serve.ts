@@ -21,7 +21,7 @@ export async function serve<S extends ServiceName>(options: {
   readonly handlers: Handlers<S>;
   readonly checks: Checks;
   readonly log: Log;
-}): Promise<AsyncDisposable> {
+}): Promise<AsyncDisposable & { readonly checks: Checks }> {
   const { nc, service, checks, log } = options;
   const handlers = options.handlers as unknown as Record<string, AnyHandler>;
   const inHand = new Set<Promise<void>>();
@@ -50,6 +50,7 @@ export async function serve<S extends ServiceName>(options: {
   });
   await nc.flush();
   return {
+    checks,
     async [Symbol.asyncDispose]() {
       await Promise.all([requests.drain(), health.drain()]);
       await Promise.all(inHand);

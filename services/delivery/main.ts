@@ -42,7 +42,7 @@ export async function start(
   const retentionMs = env.EVENT_RETENTION_HOURS * 3_600_000;
   const { sql } = app.use(openDatabase(env.DATABASE_URL, "delivery"));
   await prepare(sql, app, log);
-  const bus = app.use(await connectBus(env.NATS_URL, "delivery", log));
+  const bus = app.use(await connectBus(env, "delivery", log));
   await ensureStreams(bus.nc, [
     eventStream(retentionMs),
     ...deliveryStreams(env.DELIVERY_SHARDS, retentionMs),

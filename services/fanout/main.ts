@@ -30,7 +30,7 @@ export async function start(
 ): Promise<void> {
   const env = readEnv(FanoutEnv, source);
   const retentionMs = env.EVENT_RETENTION_HOURS * 3_600_000;
-  const bus = app.use(await connectBus(env.NATS_URL, "fanout", log));
+  const bus = app.use(await connectBus(env, "fanout", log));
   await ensureStreams(bus.nc, [
     eventStream(retentionMs),
     ...deliveryStreams(env.DELIVERY_SHARDS, retentionMs),

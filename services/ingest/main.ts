@@ -26,7 +26,7 @@ export async function start(
   source: Record<string, string | undefined> = process.env,
 ): Promise<void> {
   const env = readEnv(IngestEnv, source);
-  const bus = app.use(await connectBus(env.NATS_URL, "ingest", log));
+  const bus = app.use(await connectBus(env, "ingest", log));
   await ensureStreams(bus.nc, [eventStream(env.EVENT_RETENTION_HOURS * 3_600_000), usageStream]);
   const routes = await openBucket(bus.nc, buckets.routes);
   const publish = app.use(publisher(bus.nc));
