@@ -25,7 +25,7 @@ export async function start(
   const env = readEnv(RegistryEnv, source);
   const { sql } = app.use(openDatabase(env.DATABASE_URL, "registry"));
   await migrate(sql, "registry", new URL("./schema/", import.meta.url));
-  const bus = app.use(await connectBus(env.NATS_URL, "registry", log));
+  const bus = app.use(await connectBus(env, "registry", log));
   const all = stores(sql);
   const announcer = app.use(await startAnnouncer(bus.nc, sql, log));
   await restoreAnnouncements(bus.nc, announcer, all, log);
