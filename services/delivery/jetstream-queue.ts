@@ -249,6 +249,12 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     return { handle, seq, tier: subject.priority, attempt: note?.attempt ?? 1, delivery: found.json() };
   };
 
+  const isWhereItWas = async (owner: AgentRef, { seq }: Handle): Promise<boolean> => {
+    const found = await leaderGet(wire, streamOf(owner), { seq });
+    const subject = found && parseDelivery(found.subject);
+    return subject?.tenant === owner.tenant && subject.agent === owner.agent;
+  };
+
   // Ending
 
   const placeName = (owner: AgentRef, seq: number) => `${shardOf(owner.agent, shards)}:${seq}`;
@@ -263,16 +269,20 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     by,
   });
 
-  const isTrusted = ({ at }: Handle) => at > Math.max(Date.now() - TRUST_MS, connectedAt + trustAfterMs);
+  /** Queued since we connected: no restart of the broker can have made its consumer forget whom it was handed to. */
+  const isOfThisConnection = ({ at }: Handle) => at > connectedAt + trustAfterMs;
+  const isTrusted = (handle: Handle) => isOfThisConnection(handle) && handle.at > Date.now() - TRUST_MS;
 
   /** Whether this call ended it, and where it must be taken out of the stream now. */
   const acknowledgeOne = async (owner: AgentRef, handle: Handle, by: string) => {
     const isFresh = isTrusted(handle);
-    let place: Pick<Place, "seq" | "tier"> | undefined = isFresh ? handle : await find(owner, handle);
+    let place: Pick<Place, "seq" | "tier"> | undefined = isFresh || await isWhereItWas(owner, handle)
+      ? handle
+      : await find(owner, handle);
     if (!place) return { counts: false, ended: handle };
     const ending = endingOf(handle, "acknowledged", by);
     let told = await endings.end(owner, placeName(owner, place.seq), ending);
-    if (told && told.earlier?.outcome !== "acknowledged" && isFresh) {
+    if (told && told.earlier?.outcome !== "acknowledged" && place === handle) {
       // It died where it first was. A replay has taken it elsewhere.
       const elsewhere = await find(owner, handle);
       if (!elsewhere || elsewhere.seq === place.seq) return { counts: false };
@@ -282,7 +292,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     // What another is sending to the dead must stay until it is among them.
     if (told && told.earlier?.outcome !== "acknowledged") return { counts: false };
     const counts = !told || told.earlier?.by === by;
-    return { counts, remove: place, byAck: isFresh && !told && place === handle };
+    return { counts, remove: place, byAck: !told && place === handle && isOfThisConnection(handle) };
   };
 
   /**
