@@ -4,7 +4,7 @@ import type { ErrorCode } from "./errors.ts";
 import type { Scope } from "./identity.ts";
 
 /** Those without which an instance is not ready. */
-export const services = ["registry", "ingest", "fanout", "delivery"] as const;
+export const services = ["registry", "ingest", "fanout", "delivery", "memory"] as const;
 export type ServiceName = (typeof services)[number];
 
 export type Method = "GET" | "POST" | "PATCH" | "DELETE";

@@ -10,6 +10,7 @@ import { deliveryOperations } from "./operations/delivery.ts";
 import { fanoutOperations } from "./operations/fanout.ts";
 import { ingestOperations } from "./operations/ingest.ts";
 import { ingestionOperations } from "./operations/ingestion.ts";
+import { memoryOperations } from "./operations/memory.ts";
 import { registryOperations } from "./operations/registry.ts";
 
 export const operations = {
@@ -18,6 +19,7 @@ export const operations = {
   ...ingestionOperations,
   ...fanoutOperations,
   ...deliveryOperations,
+  ...memoryOperations,
 } as const satisfies Record<string, Operation>;
 
 export type OperationName = keyof typeof operations;

@@ -7,6 +7,7 @@ import type { Telemetry } from "../runtime/telemetry.ts";
 import { start as startDelivery } from "../services/delivery/main.ts";
 import { start as startFanout } from "../services/fanout/main.ts";
 import { start as startIngest } from "../services/ingest/main.ts";
+import { start as startMemory } from "../services/memory/main.ts";
 import { start as startRegistry } from "../services/registry/main.ts";
 
 /** Each needs the ones before it to have made their streams. */
@@ -15,6 +16,7 @@ export const startService = {
   delivery: startDelivery,
   fanout: startFanout,
   ingest: startIngest,
+  memory: startMemory,
 } satisfies Record<ServiceName, unknown>;
 
 /** The gateway last: when it listens, everything behind it answers. It therefore also stops first. */

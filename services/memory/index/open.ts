@@ -1,0 +1,40 @@
+/** The index that the environment asks for, and what keeps it abreast. */
+import type { App } from "../../../runtime/lifecycle.ts";
+import type { Log } from "../../../runtime/log.ts";
+import type { Embedder } from "../embed/embedder.ts";
+import type { MemoryEnv } from "../env.ts";
+import type { IndexRows } from "../store/index-rows.ts";
+import { embeddedIndex } from "./embedded.ts";
+import { follower } from "./follow.ts";
+import type { Keeper } from "./keeper.ts";
+import type { MemoryIndex } from "./port.ts";
+
+/** Longer than reading a tenant of tens of thousands of memories takes; shorter than the patience of a caller. */
+const PATIENCE_MS = 3_000;
+
+export interface OpenIndex {
+  readonly kind: "embedded" | "qdrant";
+  readonly index: MemoryIndex;
+  readonly keeper: Keeper;
+}
+
+export async function openIndex(deps: {
+  readonly app: App;
+  readonly env: MemoryEnv;
+  readonly embedder: Embedder;
+  readonly rows: IndexRows;
+  readonly log: Log;
+}): Promise<OpenIndex> {
+  const { app, env, embedder, rows, log } = deps;
+  if (env.QDRANT_URL) {
+    const { qdrantIndex } = await import("./qdrant.ts");
+    const { pusher } = await import("./push.ts");
+    const index = app.use(
+      qdrantIndex({ url: env.QDRANT_URL, ...(env.QDRANT_API_KEY ? { apiKey: env.QDRANT_API_KEY } : {}), embedder }),
+    );
+    return { kind: "qdrant", index, keeper: app.use(pusher({ index, rows, log })) };
+  }
+  const index = app.use(embeddedIndex(embedder.dimension));
+  const idleMs = env.MEMORY_INDEX_IDLE_MINUTES * 60_000;
+  return { kind: "embedded", index, keeper: app.use(follower({ index, rows, log, patienceMs: PATIENCE_MS, idleMs })) };
+}

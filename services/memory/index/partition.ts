@@ -1,0 +1,336 @@
+/**
+ * Memories that the same readers may see, in columns: one agent's own, one team's, or the institution's. A slot is never
+ * used twice; what is removed is marked, and left behind when the partition is next made anew.
+ *
+ * Up to a few thousand memories both legs look at every slot. Above that, words have posting lists and vectors a graph,
+ * which is built in the background: slots it does not hold yet are still looked at one by one, so nothing is missed.
+ */
+import { Index, MetricKind, ScalarKind } from "usearch";
+import { type MemoryType, memoryTypes } from "../../../contracts/memory.ts";
+import { Best } from "./best.ts";
+import type { Entry } from "./port.ts";
+
+/** Looking at every slot costs about 0.4 µs a slot; the graph about 0.5 ms whatever the size. */
+const EXACT_LIMIT = 2_000;
+const CONNECTIVITY = 16;
+const EXPANSION_ADD = 128;
+/** Above the candidates asked for; measured to find more than 98 of the 100 nearest. */
+const EXPANSION_SEARCH = 192;
+
+export interface Filter {
+  readonly type?: MemoryType;
+  readonly minConfidence?: number;
+  readonly nowMs: number;
+  readonly owner?: string;
+}
+
+/** What of an entry is kept here; where it belongs is said by the partition it is in. */
+type Kept = Omit<Entry, "version" | "team" | "scope">;
+
+/** Growing list of pairs for one term: slot in the upper 24 bits, weight in the lower 8. */
+interface Postings {
+  packed: Uint32Array;
+  count: number;
+}
+
+export class Partition {
+  readonly #dimension: number;
+  #capacity = 16;
+  /** Slots given out so far. */
+  size = 0;
+  removed = 0;
+  readonly #ids: string[] = [];
+  readonly #owners: string[] = [];
+  #alive = new Uint8Array(16);
+  #types = new Uint8Array(16);
+  #confidences = new Float32Array(16);
+  #expiries = new Float64Array(16);
+  #dense: Int8Array;
+  /** 0: the slot has no vector. */
+  #scales = new Float32Array(16);
+  #terms = new Uint32Array(256);
+  #weights = new Uint8Array(256);
+  /** Where each slot's words begin; one longer than the slots. */
+  #offsets = new Uint32Array(17);
+  #postings: Map<number, Postings> | undefined;
+  #graph: Index | undefined;
+  /** Slots below this are in the graph, if they have a vector. */
+  #inGraph = 0;
+  #scores = new Float32Array(16);
+
+  constructor(dimension: number) {
+    this.#dimension = dimension;
+    this.#dense = new Int8Array(16 * dimension);
+  }
+
+  get alive(): number {
+    return this.size - this.removed;
+  }
+
+  idAt(slot: number): string {
+    return this.#ids[slot]!;
+  }
+
+  add(entry: Kept): number {
+    const slot = this.size;
+    if (slot === this.#capacity) this.#grow();
+    this.#ids.push(entry.id);
+    this.#owners.push(entry.agent);
+    this.#alive[slot] = 1;
+    this.#types[slot] = memoryTypes.indexOf(entry.type);
+    this.#confidences[slot] = entry.confidence;
+    this.#expiries[slot] = entry.expiresAt ?? Infinity;
+    this.#keepVector(slot, entry.dense);
+    this.#keepWords(slot, entry);
+    this.size++;
+    if (this.#postings) this.#post(slot);
+    else if (this.size > EXACT_LIMIT) this.#makePostings();
+    return slot;
+  }
+
+  remove(slot: number): void {
+    if (!this.#alive[slot]) return;
+    this.#alive[slot] = 0;
+    this.removed++;
+  }
+
+  /** How many slots still wait for the graph. */
+  get waiting(): number {
+    return this.size > EXACT_LIMIT ? this.size - this.#inGraph : 0;
+  }
+
+  /** Adds up to `count` waiting slots to the graph. */
+  tend(count: number): void {
+    if (this.waiting === 0) return;
+    this.#graph ??= new Index({
+      metric: MetricKind.IP,
+      dimensions: this.#dimension,
+      quantization: ScalarKind.F16,
+      connectivity: CONNECTIVITY,
+      expansion_add: EXPANSION_ADD,
+      expansion_search: EXPANSION_SEARCH,
+      multi: false,
+    });
+    const keys: bigint[] = [];
+    const until = Math.min(this.size, this.#inGraph + count);
+    const vectors = new Float32Array((until - this.#inGraph) * this.#dimension);
+    for (let slot = this.#inGraph; slot < until; slot++) {
+      if (this.#scales[slot] === 0 || !this.#alive[slot]) continue;
+      const from = slot * this.#dimension;
+      const to = keys.length * this.#dimension;
+      for (let i = 0; i < this.#dimension; i++) vectors[to + i] = this.#dense[from + i]! * this.#scales[slot]!;
+      keys.push(BigInt(slot));
+    }
+    if (keys.length > 0) {
+      this.#graph.add(BigUint64Array.from(keys), vectors.subarray(0, keys.length * this.#dimension), 1);
+    }
+    this.#inGraph = until;
+  }
+
+  /** In how many memories each term occurs. */
+  frequencies(terms: Uint32Array): Uint32Array {
+    const found = new Uint32Array(terms.length);
+    if (this.#postings) {
+      terms.forEach((term, i) => found[i] = this.#postings!.get(term)?.count ?? 0);
+      return found;
+    }
+    const place = new Map<number, number>();
+    terms.forEach((term, i) => place.set(term, i));
+    this.#eachOccurrence(terms, (_, term) => found[place.get(term)!]!++);
+    return found;
+  }
+
+  /** Scores every memory with one of the terms, and offers those that pass. Then `lexicalAt` knows each slot's score. */
+  scoreWords(terms: Uint32Array, importances: Float64Array, filter: Filter, best: Best): void {
+    if (this.#scores.length < this.size) this.#scores = new Float32Array(this.#capacity);
+    else this.#scores.fill(0, 0, this.size);
+    const scores = this.#scores;
+    if (this.#postings) {
+      terms.forEach((term, i) => {
+        const postings = this.#postings!.get(term);
+        if (!postings) return;
+        const { packed, count } = postings;
+        const factor = importances[i]! / 255;
+        for (let k = 0; k < count; k++) {
+          const pair = packed[k]!;
+          scores[pair >>> 8]! += (pair & 255) * factor;
+        }
+      });
+    } else {
+      const place = new Map<number, number>();
+      terms.forEach((term, i) => place.set(term, importances[i]! / 255));
+      this.#eachOccurrence(terms, (slot, term, weight) => scores[slot]! += weight * place.get(term)!);
+    }
+    for (let slot = 0; slot < this.size; slot++) {
+      const score = scores[slot]!;
+      if (score > best.least && this.#passes(slot, filter)) best.offer(slot, score);
+    }
+  }
+
+  lexicalAt(slot: number): number {
+    return this.#scores[slot] ?? 0;
+  }
+
+  /** Offers the memories nearest to the query among those that pass. */
+  nearest(query: Float32Array, filter: Filter, best: Best): void {
+    if (!this.#graph || this.#inGraph === 0) return this.#scan(query, filter, best, 0);
+    // Asked for more than wanted: some of what comes back is removed or does not pass.
+    const wanted = Math.min(best.room, this.alive);
+    const asked = Math.min(this.#graph.size(), Math.ceil(wanted * 1.2) + Math.min(this.removed, 200));
+    let found = 0;
+    if (asked > 0) {
+      const { keys } = this.#graph.search(query, asked, 1);
+      for (const key of keys) {
+        const slot = Number(key);
+        if (!this.#passes(slot, filter)) continue;
+        found++;
+        best.offer(slot, this.similarityAt(slot, query)!);
+      }
+    }
+    // A filter that few memories pass leaves too little of what the graph finds; then every slot is looked at.
+    if (found < Math.min(wanted, asked) && found < best.room) {
+      best.clear();
+      return this.#scan(query, filter, best, 0);
+    }
+    this.#scan(query, filter, best, this.#inGraph);
+  }
+
+  similarityAt(slot: number, query: Float32Array): number | null {
+    const scale = this.#scales[slot]!;
+    if (scale === 0) return null;
+    const dense = this.#dense;
+    let [a, b, c, d] = [0, 0, 0, 0];
+    const dimension = this.#dimension;
+    const whole = dimension - dimension % 4;
+    let at = slot * dimension;
+    for (let i = 0; i < whole; i += 4, at += 4) {
+      a += query[i]! * dense[at]!;
+      b += query[i + 1]! * dense[at + 1]!;
+      c += query[i + 2]! * dense[at + 2]!;
+      d += query[i + 3]! * dense[at + 3]!;
+    }
+    for (let i = whole; i < dimension; i++, at++) a += query[i]! * dense[at]!;
+    return (a + b + c + d) * scale;
+  }
+
+  /** The same without what was removed. Vectors and weights come out as they went in: both are exact at their steps. */
+  compacted(): Partition {
+    const fresh = new Partition(this.#dimension);
+    for (let slot = 0; slot < this.size; slot++) {
+      if (!this.#alive[slot]) continue;
+      const [from, until] = [this.#offsets[slot]!, this.#offsets[slot + 1]!];
+      const at = slot * this.#dimension;
+      const scale = this.#scales[slot]!;
+      const expiry = this.#expiries[slot]!;
+      fresh.add({
+        id: this.#ids[slot]!,
+        agent: this.#owners[slot]!,
+        type: memoryTypes[this.#types[slot]!]!,
+        confidence: this.#confidences[slot]!,
+        expiresAt: expiry === Infinity ? null : expiry,
+        ...(scale === 0 ? {} : {
+          dense: Float32Array.from(this.#dense.subarray(at, at + this.#dimension), (value) => value * scale),
+        }),
+        sparse: {
+          terms: this.#terms.slice(from, until),
+          weights: Float32Array.from(this.#weights.subarray(from, until), (weight) => weight / WEIGHT_STEPS),
+        },
+      });
+    }
+    return fresh;
+  }
+
+  #scan(query: Float32Array, filter: Filter, best: Best, from: number): void {
+    for (let slot = from; slot < this.size; slot++) {
+      if (this.#scales[slot] === 0 || !this.#passes(slot, filter)) continue;
+      const similarity = this.similarityAt(slot, query)!;
+      if (similarity > best.least) best.offer(slot, similarity);
+    }
+  }
+
+  #passes(slot: number, { type, minConfidence, nowMs, owner }: Filter): boolean {
+    return this.#alive[slot] === 1 && this.#expiries[slot]! > nowMs &&
+      (type === undefined || memoryTypes[this.#types[slot]!] === type) &&
+      // Kept at 32 bits: what is equal at 64 must not fail here. Postgres decides exactly.
+      (minConfidence === undefined || this.#confidences[slot]! >= minConfidence - 1e-6) &&
+      (owner === undefined || this.#owners[slot] === owner);
+  }
+
+  #keepVector(slot: number, vector: Float32Array | undefined): void {
+    this.#scales[slot] = 0;
+    if (!vector || vector.length !== this.#dimension) return;
+    let largest = 0;
+    for (const value of vector) largest = Math.max(largest, Math.abs(value));
+    if (largest === 0) return;
+    // A scale of its own for each vector: an error below a thousandth of a cosine at a quarter of the memory.
+    const scale = largest / 127;
+    this.#scales[slot] = scale;
+    const at = slot * this.#dimension;
+    for (let i = 0; i < vector.length; i++) this.#dense[at + i] = Math.round(vector[i]! / scale);
+  }
+
+  #keepWords(slot: number, { sparse: { terms, weights } }: Kept): void {
+    const from = this.#offsets[slot]!;
+    const until = from + terms.length;
+    if (until > this.#terms.length) {
+      const room = Math.max(until, this.#terms.length * 2);
+      this.#terms = enlarged(this.#terms, new Uint32Array(room));
+      this.#weights = enlarged(this.#weights, new Uint8Array(room));
+    }
+    this.#terms.set(terms, from);
+    for (let i = 0; i < weights.length; i++) this.#weights[from + i] = Math.round(weights[i]! * WEIGHT_STEPS);
+    this.#offsets[slot + 1] = until;
+  }
+
+  #makePostings(): void {
+    this.#postings = new Map();
+    for (let slot = 0; slot < this.size; slot++) if (this.#alive[slot]) this.#post(slot);
+  }
+
+  #post(slot: number): void {
+    for (let i = this.#offsets[slot]!; i < this.#offsets[slot + 1]!; i++) {
+      const term = this.#terms[i]!;
+      let postings = this.#postings!.get(term);
+      if (!postings) this.#postings!.set(term, postings = { packed: new Uint32Array(2), count: 0 });
+      if (postings.count === postings.packed.length) {
+        postings.packed = enlarged(postings.packed, new Uint32Array(postings.count * 2));
+      }
+      postings.packed[postings.count++] = slot << 8 | this.#weights[i]!;
+    }
+  }
+
+  #eachOccurrence(terms: Uint32Array, found: (slot: number, term: number, weight: number) => void): void {
+    const wanted = new Set(terms);
+    // Most words of most memories are not asked for; one byte tells so faster than the set does.
+    const hint = new Uint8Array(4_096);
+    for (const term of terms) hint[term & 4_095] = 1;
+    for (let slot = 0; slot < this.size; slot++) {
+      if (!this.#alive[slot]) continue;
+      const until = this.#offsets[slot + 1]!;
+      for (let i = this.#offsets[slot]!; i < until; i++) {
+        const term = this.#terms[i]!;
+        if (hint[term & 4_095] === 1 && wanted.has(term)) found(slot, term, this.#weights[i]!);
+      }
+    }
+  }
+
+  #grow(): void {
+    const capacity = this.#capacity = this.#capacity * 2;
+    this.#alive = enlarged(this.#alive, new Uint8Array(capacity));
+    this.#types = enlarged(this.#types, new Uint8Array(capacity));
+    this.#confidences = enlarged(this.#confidences, new Float32Array(capacity));
+    this.#expiries = enlarged(this.#expiries, new Float64Array(capacity));
+    this.#scales = enlarged(this.#scales, new Float32Array(capacity));
+    this.#offsets = enlarged(this.#offsets, new Uint32Array(capacity + 1));
+    this.#dense = enlarged(this.#dense, new Int8Array(capacity * this.#dimension));
+  }
+}
+
+/** BM25's weights lie between 0 and 2.2; eight bits hold them finely enough. */
+export const HIGHEST_WEIGHT = 2.2;
+const WEIGHT_STEPS = 255 / HIGHEST_WEIGHT;
+
+function enlarged<T extends { set(other: T): void }>(from: T, to: T): T {
+  to.set(from);
+  return to;
+}

@@ -1,0 +1,68 @@
+/** From what each signal says about a memory to one score between 0 and 1. */
+import type { Explanation } from "../../contracts/memory.ts";
+import type { z } from "zod";
+import type { Candidate } from "./index/port.ts";
+import type { Standing } from "./store/memories.ts";
+
+/**
+ * How much words count against meaning. Chosen on two sets that share nothing: long abstracts with technical questions,
+ * where words alone are better than meaning alone, and short sentences with paraphrases, where it is the reverse. Half
+ * and half is above either leg on both; see docs/decisions/memory-ranking.md.
+ */
+const LEXICAL_SHARE = 0.5;
+
+/**
+ * How far a prior moves a score, at most half of this up or down. Bounded, because it settles near ties and must never
+ * lift what is recent, certain or important above what is asked for.
+ */
+const PRIOR = 0.1;
+const HIGHEST_PRIOR = (1 + PRIOR / 2) ** 3;
+
+/** A memory of this age is half as recent as one of now. */
+const HALF_LIFE_DAYS = 30;
+const DAY_MS = 86_400_000;
+
+export interface Ranked {
+  readonly id: string;
+  readonly score: number;
+  readonly explanation: z.output<typeof Explanation>;
+}
+
+/** Best first; equals by id, newest first, so that the order is the same each time. */
+export function rank(candidates: readonly Candidate[], standings: readonly Standing[], nowMs: number): Ranked[] {
+  const signals = new Map(candidates.map((candidate) => [candidate.id, candidate]));
+  return standings.map((standing) => ranked(signals.get(standing.id)!, standing, nowMs))
+    .sort((a, b) => b.score - a.score || (a.id < b.id ? 1 : -1));
+}
+
+function ranked({ id, similarity, lexical }: Candidate, standing: Standing, nowMs: number): Ranked {
+  const { confidence, importance } = standing;
+  const recency = recencyOf(Date.parse(standing.freshAt), nowMs);
+  const priors = prior(recency) * prior(confidence) * prior(importance);
+  return {
+    id,
+    score: round(relevance(similarity, lexical) * priors / HIGHEST_PRIOR),
+    explanation: {
+      similarity: rounded(similarity),
+      lexical: rounded(lexical),
+      recency: round(recency),
+      confidence,
+      importance,
+    },
+  };
+}
+
+/** A signal that could not be had takes no part, rather than counting as disagreement. */
+export function relevance(similarity: number | null, lexical: number | null): number {
+  if (similarity === null) return lexical ?? 0;
+  if (lexical === null) return similarity;
+  return LEXICAL_SHARE * lexical + (1 - LEXICAL_SHARE) * similarity;
+}
+
+/** 1 for now and for what lies ahead, falling by half each half-life. */
+export const recencyOf = (atMs: number, nowMs: number): number =>
+  2 ** (-Math.max(0, nowMs - atMs) / (HALF_LIFE_DAYS * DAY_MS));
+
+const prior = (value: number): number => 1 + PRIOR * (value - 0.5);
+const round = (value: number): number => Math.round(value * 1e6) / 1e6;
+const rounded = (value: number | null): number | null => value === null ? null : round(value);
