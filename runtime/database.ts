@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
 import postgres from "postgres";
+import { inSpan, isTracing } from "./telemetry.ts";
 
 export type Sql = postgres.Sql;
 export type Tx = postgres.TransactionSql;
@@ -27,7 +28,52 @@ export function openDatabase(url: string, name: string): Database {
       },
     },
   });
-  return { sql, [Symbol.asyncDispose]: () => sql.end({ timeout: 5 }) };
+  return { sql: isTracing() ? traced(sql) : sql, [Symbol.asyncDispose]: () => sql.end({ timeout: 5 }) };
+}
+
+/** The same, with a span around every query that belongs to a trace. Nothing of it is there when nobody traces. */
+function traced<S extends object>(sql: S): S {
+  return new Proxy(sql, {
+    apply: (target, self, args) => spanned(Reflect.apply(target as unknown as () => unknown, self, args)),
+    get(target, key, receiver) {
+      const value: unknown = Reflect.get(target, key, receiver);
+      if (typeof value !== "function") return value;
+      if (key === "unsafe") return (...args: unknown[]) => spanned(value.apply(target, args));
+      if (key !== "begin" && key !== "savepoint") return value;
+      return (...args: unknown[]) => {
+        const work = args.pop() as (tx: object) => unknown;
+        return value.call(target, ...args, (tx: object) => work(traced(tx)));
+      };
+    },
+  });
+}
+
+/** A query of the library's is a promise that begins when it is first awaited; a piece of one never is. */
+function spanned(made: unknown): unknown {
+  if (!(made instanceof Promise)) return made;
+  const query = made as Promise<unknown> & { strings?: readonly string[]; executed?: boolean; handle(): unknown };
+  const { handle } = query;
+  query.handle = () => {
+    if (!query.executed) void inQuerySpan(query.strings?.join("?") ?? "", query);
+    return handle.call(query);
+  };
+  return query;
+}
+
+async function inQuerySpan(text: string, query: Promise<unknown>): Promise<void> {
+  const operation = /\w+/.exec(text)?.[0].toUpperCase() ?? "QUERY";
+  const table = /\b(?:from|into|update|join)\s+([\w.]+)/i.exec(text)?.[1];
+  const attributes = {
+    "db.system.name": "postgresql",
+    "db.operation.name": operation,
+    "db.query.text": text.replace(/\s+/g, " ").trim().slice(0, 1_000),
+    ...(table ? { "db.collection.name": table } : {}),
+  };
+  // Not awaited as the library's promise, which would begin it once more.
+  const settled = Promise.prototype.then.call(query, () => {});
+  await inSpan(table ? `${operation} ${table}` : operation, { kind: "client", attributes }, () => settled).catch(
+    () => {},
+  );
 }
 
 /** A unique violation, by the name of its constraint. */

@@ -82,17 +82,17 @@ export async function run(start: (app: App) => Promise<void>): Promise<void> {
   let started = false;
   try {
     const { HEALTH_PORT, HEALTH_HOST } = readEnv(HealthEnv);
-    let running: Running | undefined;
+    const self: { running?: Running } = {};
     // Before anything else, so that a process that is slow to start is seen to be alive.
     await using _health = HEALTH_PORT === 0 ? undefined : await serveHealth(HEALTH_PORT, HEALTH_HOST, {
-      isReady: () => running !== undefined && !stop.signal.aborted,
+      isReady: () => self.running !== undefined && !stop.signal.aborted,
       get checks() {
-        return running?.checks ?? {};
+        return self.running?.checks ?? {};
       },
-      exposition: async () => await running?.exposition() ?? "",
+      exposition: async () => await self.running?.exposition() ?? "",
     });
-    await using begun = await begin(start, stop.signal);
-    running = begun;
+    await using running = await begin(start, stop.signal);
+    self.running = running;
     started = true;
     await running.stopped;
   } catch (error) {

@@ -14,8 +14,20 @@ export interface NatsOptions {
   durability?: Durability;
   /** A free port is chosen when none is given. */
   port?: number;
+  /** Who may connect; made once and kept in DATA_DIR when not given. The nodes of a cluster need the same. */
+  login?: Login;
+  /** One node of several. All of them start together: none is ready before most of them are. */
+  cluster?: ClusterNode;
   log?: (line: string) => void;
   signal?: AbortSignal;
+}
+
+export interface ClusterNode {
+  name: string;
+  /** Where the other nodes reach this one. */
+  port: number;
+  /** Of every node, this one included. */
+  ports: readonly number[];
 }
 
 export type Durability = keyof typeof SYNC_INTERVAL;
@@ -43,7 +55,7 @@ export async function startNats(options: NatsOptions): Promise<EmbeddedNats> {
     const server = await findNatsServer();
     if (!server) throw new Error("There is no nats-server here: run `node ops/setup.mjs`, or set NATS_URL");
     options.log?.(`starting nats-server ${server.version}`);
-    const { nats: login } = await secretsIn(dataDir);
+    const login = options.login ?? (await secretsIn(dataDir)).nats;
     const portsDir = join(dataDir, "nats", "ports");
     await rm(portsDir, { recursive: true, force: true });
     await mkdir(portsDir, { recursive: true, mode: 0o700 });
@@ -79,13 +91,15 @@ interface Settings {
   portsDir: string;
   durability?: Durability;
   port?: number;
+  cluster?: ClusterNode;
 }
 
 // The configuration language takes JSON's strings.
-function configuration({ dataDir, login, logFile, portsDir, durability = "standard", port = -1 }: Settings): string {
+function configuration(settings: Settings): string {
+  const { dataDir, login, logFile, portsDir, durability = "standard", port = -1, cluster } = settings;
   const text = JSON.stringify;
   return `# Written at every start.
-server_name: "sensorium"
+server_name: ${text(cluster?.name ?? "sensorium")}
 host: "127.0.0.1"
 # -1: a free port of the server's choosing, told in the ports file.
 port: ${port}
@@ -100,6 +114,18 @@ jetstream {
 log_file: ${text(logFile)}
 logfile_size_limit: ${LOG_FILE_BYTES}
 logfile_max_num: 3
+${cluster ? clusterSection(cluster, login) : ""}`;
+}
+
+function clusterSection({ port, ports }: ClusterNode, login: Login): string {
+  const credentials = `${login.user}:${login.password}`;
+  const routes = ports.map((each) => JSON.stringify(`nats-route://${credentials}@127.0.0.1:${each}`));
+  return `cluster {
+  name: "sensorium"
+  listen: "127.0.0.1:${port}"
+  authorization { user: ${JSON.stringify(login.user)}, password: ${JSON.stringify(login.password)} }
+  routes: [${routes.join(", ")}]
+}
 `;
 }
 

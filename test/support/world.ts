@@ -40,11 +40,15 @@ export interface TestTenant {
   agent(options?: { scopes?: readonly Scope[]; team?: string; name?: string }): Promise<TestAgent>;
 }
 
-export interface World extends AsyncDisposable {
-  /** One address for each gateway, with the version segment. */
-  readonly urls: readonly string[];
+export interface World extends Operated, AsyncDisposable {
   readonly broker: Broker;
   readonly env: Record<string, string>;
+}
+
+/** A system and what an operator and its clients do with it. */
+export interface Operated {
+  /** One address for each gateway, with the version segment. */
+  readonly urls: readonly string[];
   readonly bus: Bus;
   /** Asks as the operator does, over the bus. */
   operator<N extends OperationName>(name: N, body?: Input<N>["body"]): Promise<Output<N>>;
@@ -80,11 +84,12 @@ export async function world(options: {
   for (let i = 0; i < (options.gateways ?? 1); i++) urls.push(stack.use(await startGateway(env)).url);
   const bus = stack.use(await connectBus(nats.url, "test", silent));
   const kept = stack.move();
+  return { ...operated(bus, urls), broker: nats, env, [Symbol.asyncDispose]: () => kept.disposeAsync() };
+}
 
-  const self: World = {
+export function operated(bus: Bus, urls: readonly string[]): Operated {
+  const self: Operated = {
     urls,
-    broker: nats,
-    env,
     bus,
     async operator(name, body) {
       const origin = { caller: { kind: "operator" }, requestId: newId("request"), seed: ulid() } as const;
@@ -128,7 +133,6 @@ export async function world(options: {
         },
       };
     },
-    [Symbol.asyncDispose]: () => kept.disposeAsync(),
   };
   return self;
 }
