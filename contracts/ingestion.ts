@@ -209,6 +209,8 @@ export const ConnectorCreate = TenantRef.extend({
 });
 export type ConnectorCreate = z.output<typeof ConnectorCreate>;
 export const ConnectorRef = TenantRef.extend({ id: idOf("connector") });
+/** Whom the tenant is, by its id: the connector service knows no slugs. */
+export const ConnectorTestRequest = z.object({ tenant: idOf("tenant"), id: idOf("connector") });
 export const ConnectorList = z.object({ connectors: z.array(ConnectorShown) });
 export const ConnectorTest = z.object({ ok: z.boolean(), detail: z.string() });
 

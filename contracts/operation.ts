@@ -5,7 +5,8 @@ import type { Scope } from "./identity.ts";
 
 /** Those without which an instance is not ready. */
 export const services = ["registry", "ingest", "fanout", "delivery", "memory"] as const;
-export type ServiceName = (typeof services)[number];
+/** A connector reads when it can: nothing else waits for it. */
+export type ServiceName = (typeof services)[number] | "connector";
 
 export type Method = "GET" | "POST" | "PATCH" | "DELETE";
 

@@ -4,6 +4,7 @@ import type { ServiceName } from "../contracts/operation.ts";
 import type { App } from "../runtime/lifecycle.ts";
 import type { Log } from "../runtime/log.ts";
 import type { Telemetry } from "../runtime/telemetry.ts";
+import { start as startConnector } from "../services/connector/main.ts";
 import { start as startDelivery } from "../services/delivery/main.ts";
 import { start as startFanout } from "../services/fanout/main.ts";
 import { start as startIngest } from "../services/ingest/main.ts";
@@ -17,6 +18,7 @@ export const startService = {
   fanout: startFanout,
   ingest: startIngest,
   memory: startMemory,
+  connector: startConnector,
 } satisfies Record<ServiceName, unknown>;
 
 /** The gateway last: when it listens, everything behind it answers. It therefore also stops first. */

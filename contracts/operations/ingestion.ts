@@ -123,4 +123,13 @@ export const ingestionOperations = {
     body: ingestion.ConnectorRef,
     success: 204,
   },
+  "operator.connector_test": {
+    service: "connector",
+    summary: "Connect to a connector's broker and open its address, without taking a message",
+    access: "operator",
+    body: ingestion.ConnectorTestRequest,
+    output: ingestion.ConnectorTest,
+    success: 200,
+    deadlineMs: 15_000,
+  },
 } as const satisfies Record<string, Operation>;

@@ -35,24 +35,30 @@ export async function start(
     sealingKey: deriveKey(env.SERVER_SECRET, "signing keys"),
   });
   const states = await openBucket(bus.nc, buckets.connectorStates);
-  app.use(await serve({
-    nc: bus.nc,
-    service: "registry",
-    handlers: registry({
-      ...all,
-      announcer,
-      tokens: issuing,
-      hashKey: deriveKey(env.SERVER_SECRET, "api keys"),
-      webhookKey: deriveKey(env.SERVER_SECRET, "webhook secrets"),
-      connectorKey: deriveKey(env.SERVER_SECRET, "connector secrets"),
-      async stateOf(connector) {
-        const entry = await states.get(connector);
-        return isLive(entry) ? ConnectorState.parse(entry.json()) : undefined;
-      },
+  app.use(
+    await serve({
+      nc: bus.nc,
+      service: "registry",
+      handlers: registry({
+        ...all,
+        announcer,
+        tokens: issuing,
+        hashKey: deriveKey(env.SERVER_SECRET, "api keys"),
+        webhookKey: deriveKey(env.SERVER_SECRET, "webhook secrets"),
+        connectorKey: deriveKey(env.SERVER_SECRET, "connector secrets"),
+        forget: (connector) => states.purge(connector),
+        async stateOf(connector) {
+          const entry = await states.get(connector);
+          if (!isLive(entry)) return undefined;
+          const state = ConnectorState.parse(entry.json());
+          // An owner writes it every 15 s at least; one that is silent is gone, and its word of being connected too.
+          return Date.now() - entry.created.getTime() > 45_000 ? { ...state, status: "waiting", owner: null } : state;
+        },
+      }),
+      checks: { postgres: () => sql`select 1`, jetstream: () => pingJetStream(bus.nc) },
+      log,
     }),
-    checks: { postgres: () => sql`select 1`, jetstream: () => pingJetStream(bus.nc) },
-    log,
-  }));
+  );
 }
 
 if (import.meta.main) {

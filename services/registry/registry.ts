@@ -20,6 +20,7 @@ export interface RegistryDeps extends Stores {
   readonly hashKey: KeyObject;
   readonly webhookKey: KeyObject;
   readonly connectorKey: KeyObject;
+  readonly forget: (connector: string) => Promise<void>;
   readonly stateOf: (connector: string) => Promise<ConnectorState | undefined>;
 }
 

@@ -25,8 +25,9 @@ export function connectorHandlers(deps: {
   readonly connectorKey: KeyObject;
   /** What the owner of a connector last wrote. */
   readonly stateOf: (id: string) => Promise<ConnectorState | undefined>;
+  readonly forget: (id: string) => Promise<void>;
 }): Pick<Handlers<"registry">, ConnectorOperations> {
-  const { tenants, connectors, announcer, connectorKey, stateOf } = deps;
+  const { tenants, connectors, announcer, connectorKey, stateOf, forget } = deps;
 
   const tenantOf = async (ref: string) => {
     const tenant = await tenants.find(ref);
@@ -88,6 +89,8 @@ export function connectorHandlers(deps: {
         await connectors.delete(tx, tenant, id);
         announce(gone(connectorRoute(row)));
       });
+      // Its owner, if it writes once more before it hears of this, clears up after itself.
+      await forget(id);
     },
   };
 }
