@@ -7,6 +7,7 @@ import { receiving, settling } from "../../runtime/messaging.ts";
 import { measure } from "../../runtime/telemetry.ts";
 import { buryEvent, payloadOf, replay, type ReplayDeps } from "./dead-letters.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
+import type { Enrich } from "./enrich.ts";
 import type { StoredEvent } from "./events.ts";
 import type { Push } from "./push.ts";
 import type { Lease, Queue } from "./queue.ts";
@@ -18,13 +19,14 @@ export interface DeliveryDeps extends ReplayDeps {
   readonly wire: Wire;
   readonly room: Room;
   readonly push: Pick<Push, "rotate">;
+  readonly enrich: Enrich;
   readonly isAgent: (tenant: string, id: string) => Promise<boolean>;
   /** Aborts when the process begins to stop: nobody is kept waiting then. */
   readonly stopping: AbortSignal;
 }
 
 export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
-  const { queue, events, ids, store, room, push, stopping, isAgent } = deps;
+  const { queue, events, ids, store, room, push, enrich, stopping, isAgent } = deps;
 
   /** Ids that are not the agent's own are not errors: they are simply none of its deliveries. */
   const handlesOf = (owner: AgentRef, delivery_ids: readonly string[]): Handle[] =>
@@ -42,13 +44,23 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
     const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
     if (rest.length > 0) await queue.putBack(rest);
     if (gone.length > 0) await queue.drop(gone);
-    const deliveries = fitting.map(({ lease, event }): Delivery => ({
-      id: ids.idOf(owner, lease.handle),
-      event_id: lease.delivery.event_id,
-      payload: payloadOf(event, lease.delivery.matched),
-      attempt_count: lease.attempt,
-      created_at: lease.delivery.at,
+    const named = fitting.map(({ lease, event }) => ({
+      key: ids.idOf(owner, lease.handle),
+      lease,
+      event,
+      depth: lease.delivery.enrichment,
     }));
+    const contexts = await enrich(owner, call.caller.team, named);
+    const deliveries = named.map(({ key, lease, event }): Delivery => {
+      const context = contexts.get(key);
+      return {
+        id: key,
+        event_id: lease.delivery.event_id,
+        payload: { ...payloadOf(event, lease.delivery.matched), ...(context ? { context } : {}) },
+        attempt_count: lease.attempt,
+        created_at: lease.delivery.at,
+      };
+    });
     count(owner.tenant, leases);
     return { deliveries, count: deliveries.length };
   };

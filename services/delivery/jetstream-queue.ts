@@ -162,21 +162,25 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
         resolve();
       },
     });
-    const heard = high.onHigh(owner, resolve);
-    waiting.add(resolve);
-    const timer = setTimeout(resolve, waitMs);
-    signal.addEventListener("abort", () => resolve(), { once: true });
-    if (signal.aborted) resolve();
-    for (const tier of [...await high.of(owner), 0]) {
-      const body = JSON.stringify({ batch: 1, expires: nanoseconds(waitMs) });
-      nc.publish(nextOf(streamOf(owner), consumerName(owner, tier)), body, { reply: inbox });
+    const wake = () => resolve();
+    const unhear = high.onHigh(owner, wake);
+    const timer = setTimeout(wake, waitMs);
+    waiting.add(wake);
+    signal.addEventListener("abort", wake);
+    try {
+      for (const tier of [...await high.of(owner), 0]) {
+        const body = JSON.stringify({ batch: 1, expires: nanoseconds(waitMs) });
+        nc.publish(nextOf(streamOf(owner), consumerName(owner, tier)), body, { reply: inbox });
+      }
+      if (!signal.aborted) await promise;
+    } finally {
+      signal.removeEventListener("abort", wake);
+      waiting.delete(wake);
+      clearTimeout(timer);
+      unhear();
+      // Ends the pull at the broker, and still takes in what it had sent by then.
+      await Promise.race([answers.drain(), new Promise((done) => setTimeout(done, 1_000))]);
     }
-    await promise;
-    heard();
-    waiting.delete(resolve);
-    clearTimeout(timer);
-    // Ends the pull at the broker, and still takes in what it had sent by then.
-    await Promise.race([answers.drain(), new Promise((done) => setTimeout(done, 1_000))]);
     return leases;
   };
 
@@ -203,12 +207,14 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       const { attempt, handle, delivery } = lease;
       if (attempt === 1 && !delivery.origin && maxAttempts > 1) continue;
       const { seq } = readReply(replyTo.get(lease)!);
-      const note: DeliveryNote = { v: 1, seq, tier: delivery.priority, attempt };
-      published.push(publisher.publish(subjects.note(shard, handle.seq), JSON.stringify(note)));
+      published.push(writeNote(shard, handle.seq, { v: 1, seq, tier: delivery.priority, attempt }));
       if (attempt >= maxAttempts) published.push(setAlarm(owner, seq, attempt, visibilityMs));
     }
     await Promise.all(published);
   };
+
+  const writeNote = (shard: number, seq: number, note: DeliveryNote) =>
+    publisher.publish(subjects.note(shard, seq), JSON.stringify(note));
 
   const setAlarm = (owner: AgentRef, seq: number, attempt: number, inMs: number) => {
     const shard = shardOf(owner.agent, shards);
@@ -363,15 +369,15 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   return {
     async lease(owner, limit, waitMs, signal) {
       const until = performance.now() + waitMs;
-      for (;;) {
+      for (let pauseMs = 20;; pauseMs = Math.min(1_000, 2 * pauseMs)) {
         let leases = await take(owner, limit, waitMs > 0 ? 0 : EMPTY_PULL_MS);
         const leftMs = until - performance.now();
         if (leases.length === 0 && leftMs > 0 && !signal.aborted) {
           leases = await waitForFirst(owner, leftMs, signal);
           if (leases.length === 0) {
             if (signal.aborted || performance.now() >= until) return [];
-            // Something else happened: look again, but not in a tight circle.
-            await new Promise((done) => setTimeout(done, 20));
+            // Something else happened, or the broker takes no more waiters: look again, but not in a tight circle.
+            await new Promise((done) => setTimeout(done, pauseMs));
             continue;
           }
           if (signal.aborted) {
@@ -440,13 +446,12 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     },
 
     async put(owner, delivery, name) {
-      const subject = subjects.delivery(
-        shardOf(owner.agent, shards),
-        owner.tenant,
-        owner.agent,
-        delivery.priority,
-      );
-      await publisher.publish(subject, JSON.stringify(delivery), { "Nats-Msg-Id": name });
+      const shard = shardOf(owner.agent, shards);
+      const { origin, priority } = delivery;
+      const subject = subjects.delivery(shard, owner.tenant, owner.agent, priority);
+      const { seq } = await publisher.publish(subject, JSON.stringify(delivery), { "Nats-Msg-Id": name });
+      // An agent knows the id of what is replayed, and may end it before it is handed out again.
+      if (origin) await writeNote(shard, origin.seq, { v: 1, seq, tier: priority, attempt: 1 });
     },
 
     async acknowledged(owner, limit) {

@@ -26,6 +26,7 @@ import { deliveryIds } from "./delivery-id.ts";
 import { watchDepth } from "./depth.ts";
 import { DeliveryEnv } from "./env.ts";
 import { endpoints } from "./endpoint.ts";
+import { enrichOver } from "./enrich.ts";
 import { events as eventsOn } from "./events.ts";
 import { jetstreamQueue } from "./jetstream-queue.ts";
 import { startPush } from "./push.ts";
@@ -96,6 +97,7 @@ export async function start(
         wire,
         publisher,
         push,
+        enrich: enrichOver(bus),
         rematch: rematchOver(bus, log),
         // JSON writes some bytes longer than they came; half of what a message may hold leaves room for that.
         room: room((bus.nc.info?.max_payload ?? 1024 * 1024) / 2),

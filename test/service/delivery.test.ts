@@ -322,6 +322,17 @@ describe("dead letters", () => {
     expect(await recentOf(agent)).toMatchObject([{ delivery_id: got!.id, attempt_count: 2 }]);
   });
 
+  test("a replayed delivery can be acknowledged under its id before it is polled again", async () => {
+    const agent = p.agent();
+    await p.send([agent]);
+    const [got] = await agent.poll();
+    await agent.ask("delivery.reject", { body: { delivery_ids: [got!.id], reason: "not now" } });
+    await agent.ask("delivery.replay", { path: { id: got!.id } });
+    expect(await agent.ack([got!.id])).toBe(1);
+    expect(await agent.poll()).toEqual([]);
+    expect(await recentOf(agent)).toMatchObject([{ delivery_id: got!.id, attempt_count: 1 }]);
+  });
+
   test("a replayed delivery can die again, and is listed again", async () => {
     const agent = p.agent();
     await p.send([agent]);
