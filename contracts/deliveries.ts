@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { Moment, Page } from "./fields.ts";
 import { idOf } from "./identity.ts";
+import { FullMemory, LightMemory } from "./memory.ts";
 import { Match } from "./pipeline.ts";
 
 /** Too much is cut to what there is; too little is a mistake. */
@@ -24,6 +25,14 @@ export const PollQuery = z.object({
 
 export type PollQuery = z.output<typeof PollQuery>;
 
+/** What the agent knows already: the memories nearest to the event, as deep as its interest asked for. */
+export const DeliveryContext = z.object({
+  memories: z.array(z.union([FullMemory, LightMemory])),
+  /** Memory could not answer in time, or not fully. */
+  incomplete: z.literal(true).optional(),
+});
+export type DeliveryContext = z.output<typeof DeliveryContext>;
+
 /** The event as it was accepted, and why this agent receives it. */
 export const Payload = z.looseObject({
   type: z.string(),
@@ -33,6 +42,7 @@ export const Payload = z.looseObject({
   subject: z.string().optional(),
   time: z.string().optional(),
   matched: z.array(Match),
+  context: DeliveryContext.optional().describe("With an enrichment_depth of light or full"),
 });
 export type Payload = z.output<typeof Payload>;
 
@@ -103,6 +113,17 @@ export const RecentEvent = z.object({
 });
 export type RecentEvent = z.output<typeof RecentEvent>;
 export const RecentEvents = z.object({ events: z.array(RecentEvent) });
+
+/** Dead letters as an operator asks for them: a tenant's, or those of one agent in it. */
+const DeadLettersOf = z.object({ tenant: idOf("tenant"), agent: idOf("agent").optional() });
+export const OperatorDeadLetterQuery = DeadLettersOf.extend(Page.shape);
+export const OperatorReplay = z.object({ tenant: idOf("tenant"), delivery_ids: DeliveryIds });
+export const OperatorReplayed = z.object({ replayed: z.int() });
+export const OperatorPurge = DeadLettersOf.extend({
+  /** Only what died before this moment. */
+  before: Moment.optional(),
+});
+export const OperatorPurged = z.object({ purged: z.int() });
 
 /** What pushed deliveries are signed with, in the form of Standard Webhooks. */
 export const PushSecret = z.object({ secret: z.string() });

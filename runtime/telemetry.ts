@@ -291,6 +291,7 @@ interface Instruments {
   readonly buried: Counter;
   readonly delivered: Counter;
   readonly redelivered: Counter;
+  readonly notEnriched: Counter;
   readonly acknowledged: Counter;
   readonly deadLettered: Counter;
   readonly pushed: Counter;
@@ -328,6 +329,9 @@ export function measure(): Instruments {
     filterErrors: meter.createCounter("filter_errors", { description: "Filters that failed on an event, by tenant" }),
     buried: meter.createCounter("events_buried", { description: "Events that could not be fanned out, by tenant" }),
     delivered: meter.createCounter("deliveries_handed_out", { description: "Deliveries handed out, by tenant" }),
+    notEnriched: meter.createCounter("deliveries_not_enriched", {
+      description: "Deliveries handed out without the memories asked for, by tenant",
+    }),
     redelivered: meter.createCounter("deliveries_handed_out_again", {
       description: "Deliveries handed out for the second time or later, by tenant",
     }),

@@ -1,6 +1,6 @@
 /** Delivery: an agent takes what is queued for it, says what became of it, and finds it again afterwards. */
 import type { Delivery, PollQuery } from "../../contracts/deliveries.ts";
-import { notFound, ruleBroken } from "../../contracts/errors.ts";
+import { Fault, notFound, ruleBroken } from "../../contracts/errors.ts";
 import type { TenantCaller } from "../../contracts/identity.ts";
 import type { Call, Handlers } from "../../contracts/operations.ts";
 import { receiving, settling } from "../../runtime/messaging.ts";
@@ -121,6 +121,22 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
       return { secret: await push.rotate({ tenant: caller.tenant, agent: id }) };
     },
 
+    "operator.dlq_list": ({ body: { tenant, agent, ...page } }) => store.list(tenant, agent ?? null, page),
+
+    async "operator.dlq_replay"({ body: { tenant, delivery_ids } }, { seed }) {
+      let replayed = 0;
+      for (const id of new Set(delivery_ids)) {
+        if (await replay(deps, { tenant, agent: null, id, seed: `${seed}:${id}` }).then(() => true, unlessAbsent)) {
+          replayed++;
+        }
+      }
+      return { replayed };
+    },
+
+    "operator.dlq_purge": async ({ body: { tenant, agent, before } }) => ({
+      purged: await store.purge(tenant, agent ?? null, before ?? null),
+    }),
+
     "delivery.bury": async ({ body }) => ({ delivery_id: await buryEvent(deps, body) }),
   };
 }
@@ -129,6 +145,11 @@ function agentOf(caller: TenantCaller): AgentRef {
   if (caller.kind !== "agent") throw ruleBroken("agent_required", "Only an agent has deliveries");
   return { tenant: caller.tenant, agent: caller.id };
 }
+
+const unlessAbsent = (thrown: unknown): false => {
+  if (thrown instanceof Fault && thrown.code === "not_found") return false;
+  throw thrown;
+};
 
 /** Null: those of the whole tenant. */
 const whoseDeadLetters = (caller: TenantCaller): string | null => caller.kind === "agent" ? caller.id : null;
