@@ -1,5 +1,4 @@
 /** What the registry announces to whoever routes events. Entries outlive deploys: a new field arrives optional. */
-import { z } from "zod";
 import { Feed } from "./channels.ts";
 import { Agent, Interest } from "./registry.ts";
 
@@ -11,4 +10,3 @@ export const InterestRoute = Interest.pick({
   enrichment_depth: true,
 });
 export const FeedRoute = Feed.pick({ event_type_glob: true, filter_expression: true });
-export const MemberRoute = z.object({});
