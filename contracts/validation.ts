@@ -1,6 +1,6 @@
 /** Turns what a schema refused into words a caller can act on: which field, what came, what was expected, an example. */
 import { z } from "zod";
-import { invalid, type Violation } from "./errors.ts";
+import { Fault, invalid, type Violation } from "./errors.ts";
 
 type Schema = z.core.$ZodType;
 
@@ -153,3 +153,6 @@ const unit = (origin: string, count: number | bigint) => {
   return noun ? ` ${noun}${Number(count) === 1 ? "" : "s"}` : "";
 };
 const withArticle = (noun: string) => `${/^[aeiou]/.test(noun) ? "an" : "a"} ${noun}`;
+
+export const isValidation = (thrown: unknown): thrown is Fault<"validation_failed"> =>
+  thrown instanceof Fault && thrown.code === "validation_failed";
