@@ -79,7 +79,8 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   const endings = history(publisher, wire);
   const high = tiers(nc, wire, shards);
   const ensured = new Set<string>();
-  const replyTo = new WeakMap<Lease, string>();
+  /** Where a lease came from: its place in the stream, and where to give it back. */
+  const taken = new WeakMap<Lease, { readonly seq: number; readonly reply: string }>();
   const waiting = new Set<() => void>();
   let connectedAt = Date.now();
   const exhaustedReason = `Not acknowledged within ${visibilityMs / 1_000} s in any of ${maxAttempts} attempts`;
@@ -191,7 +192,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     const tier = parseDelivery(msg.subject)!.priority;
     const handle = { ...origin ?? { seq, at, tier }, event: delivery.seq };
     const lease = { attempt, delivery, handle, trace: traceIn(msg.headers) };
-    replyTo.set(lease, msg.reply!);
+    taken.set(lease, { seq, reply: msg.reply! });
     return lease;
   }
 
@@ -206,7 +207,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     for (const lease of leases) {
       const { attempt, handle, delivery } = lease;
       if (attempt === 1 && !delivery.origin && maxAttempts > 1) continue;
-      const { seq } = readReply(replyTo.get(lease)!);
+      const { seq } = taken.get(lease)!;
       published.push(writeNote(shard, handle.seq, { v: 1, seq, tier: delivery.priority, attempt }));
       if (attempt >= maxAttempts) published.push(setAlarm(owner, seq, attempt, visibilityMs));
     }
@@ -229,7 +230,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   };
 
   const putBack = async (leases: readonly Lease[]) => {
-    for (const lease of leases) nc.publish(replyTo.get(lease)!, "-NAK");
+    for (const lease of leases) nc.publish(taken.get(lease)!.reply, "-NAK");
     if (leases.length > 0) await nc.flush();
   };
 
@@ -386,7 +387,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
           }
           if (leases.length < limit) leases.push(...await take(owner, limit - leases.length, 0));
         }
-        leases.sort(inOrder);
+        leases.sort((a, b) => b.delivery.priority - a.delivery.priority || taken.get(a)!.seq - taken.get(b)!.seq);
         await putBack(leases.splice(limit));
         await announce(owner, leases);
         return leases;
@@ -396,7 +397,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     putBack,
 
     async drop(leases) {
-      for (const lease of leases) nc.publish(replyTo.get(lease)!, "+TERM");
+      for (const lease of leases) nc.publish(taken.get(lease)!.reply, "+TERM");
       if (leases.length > 0) await nc.flush();
     },
 
@@ -504,7 +505,6 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
 const nanoseconds = (ms: number) => nanos(Math.ceil(ms));
 const consumerName = ({ agent }: AgentRef, tier: number) => `${agent}-${tier}`;
 const nextOf = (stream: string, consumer: string) => `$JS.API.CONSUMER.MSG.NEXT.${stream}.${consumer}`;
-const inOrder = (a: Lease, b: Lease) => b.delivery.priority - a.delivery.priority || a.handle.seq - b.handle.seq;
 
 /** `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<attempt>.<seq>.<consumer seq>.<ns>.<pending>` */
 function readReply(reply: string): { attempt: number; seq: number; at: number } {

@@ -95,6 +95,12 @@ export function deadLetterStore(sql: Sql) {
         where replayed_at < now() - interval '8 days' limit 100)`;
     },
 
+    async purge(tenant: string, agent: string | null, before: string | null): Promise<number> {
+      const purged = await sql`delete from delivery.dead_letters
+        where ${seenBy(tenant, agent)} ${before === null ? sql`` : sql`and dead_lettered_at < ${before}`}`;
+      return purged.count;
+    },
+
     /** Payloads of deliveries whose event is no longer in its stream. */
     async payloads(tenant: string, ids: readonly string[]): Promise<ReadonlyMap<string, Payload>> {
       const rows = await sql<(Written & { delivery_id: string })[]>`select delivery_id, payload

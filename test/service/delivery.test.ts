@@ -383,6 +383,26 @@ describe("dead letters", () => {
   });
 });
 
+describe("the operator", () => {
+  const operator = { kind: "operator" } as const;
+  test("lists, replays and purges a tenant's dead letters", async () => {
+    const agent = p.agent();
+    for (let n = 0; n < 3; n++) await p.send([agent]);
+    const ids = (await agent.poll()).map((d) => d.id);
+    await agent.ask("delivery.reject", { body: { delivery_ids: ids, reason: "for the operator" } });
+    const whose = { tenant: p.tenant, agent: agent.id };
+    const list = () => p.ask("operator.dlq_list", { body: whose }, operator);
+    expect((await list()).total).toBe(3);
+    const body = { tenant: p.tenant, delivery_ids: [ids[0]!, "dlv_none"] };
+    expect(await p.ask("operator.dlq_replay", { body }, operator)).toEqual({ replayed: 1 });
+    expect((await agent.poll(10, 5)).map((d) => d.id)).toEqual([ids[0]]);
+    const elsewhere = { ...whose, tenant: "ten_other" };
+    expect(await p.ask("operator.dlq_purge", { body: elsewhere }, operator)).toEqual({ purged: 0 });
+    expect(await p.ask("operator.dlq_purge", { body: whose }, operator)).toEqual({ purged: 2 });
+    expect((await list()).total).toBe(0);
+  });
+});
+
 describe("recent events", () => {
   test("the latest acknowledged events come newest first", async () => {
     const agent = p.agent();

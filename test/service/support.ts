@@ -31,7 +31,7 @@ export interface Post extends AsyncDisposable {
   >;
 }
 
-type ServiceCaller = { kind: "service"; name: string };
+type ServiceCaller = { kind: "service"; name: string } | { kind: "operator" };
 export interface CloudEvent {
   specversion: "1.0";
   id: string;
