@@ -1,7 +1,8 @@
 """Collects the free text of sources.json and writes it as one file: a text a line, an empty line between documents.
 
 Neighbouring lines are related (sentences of one paragraph, turns of one talk, a title and its abstract);
-training draws its batches so that related texts meet.
+training draws its batches so that related texts meet. A line that begins with \\x01 names the source that follows and
+how much it weighs: how many variations of each of its texts training makes.
 """
 
 import csv, fnmatch, glob, gzip, hashlib, html, io, json, os, random, re, subprocess
@@ -26,6 +27,7 @@ def build(work: Path, out: Path, exclude: list[Path]) -> None:
             documents = list(READERS[source["reader"]](files_of(source, work)))
             random.Random(source["name"]).shuffle(documents)
             written = count = 0
+            sink.write(f"\x01{source.get('weight', 1)} {source['name']}\n\n")
             for document in documents:
                 kept = []
                 for text in document:

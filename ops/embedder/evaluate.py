@@ -47,7 +47,10 @@ def ndcg(scores: np.ndarray, corpus, queries, qrels, k: int = 10) -> float:
     return float(np.mean(values))
 
 
-STOP = set("a an and are as at be by for from has have in is it its of on or that the this to was were what which who will with".split())
+STOP = set(
+    "a an and are as at be but by for from had has have he her his i if in into is it its my no not of on or our she so such "
+    "that the their them then there these they this to was we were what when where which who will with you your".split()
+)
 
 
 def words(text: str) -> list[str]:
@@ -55,7 +58,7 @@ def words(text: str) -> list[str]:
 
 
 def bm25(corpus, queries) -> np.ndarray:
-    docs = [words(d["text"]) for d in corpus]
+    docs = [words(f"{d.get('title', '')} {d['text']}") for d in corpus]
     average = np.mean([len(d) for d in docs])
     postings: dict[str, dict[int, int]] = {}
     for i, doc in enumerate(docs):

@@ -36,9 +36,9 @@ class Teacher:
         out = torch.empty(len(ids), 384, dtype=self.dtype, device=self.device)
         start = 0
         while start < len(order):
-            end = start + 1
-            # Sorted by length, so the last row of a batch is its longest.
-            end = min(len(order), start + max(1, batch_tokens // int(lengths[order[min(len(order) - 1, start + batch_tokens // int(lengths[order[start]]))]])))
+            # Sorted by length: the text that would come last in the batch is its longest and sets its width.
+            reach = min(len(order) - 1, start + batch_tokens // int(lengths[order[start]]))
+            end = min(len(order), start + max(1, batch_tokens // int(lengths[order[reach]])))
             rows = order[start:end]
             longest = int(lengths[rows[-1]])
             block = np.zeros((len(rows), longest), dtype=np.int64)

@@ -5,7 +5,7 @@ length 1. How much a token counts is the length of its row, so the weights need 
 """
 
 import argparse, json, lzma, random, time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +31,15 @@ class Config:
     rate: float = 3e-3
     cosine: float = 1.0
     matrix: float = 20.0
-    ranking: float = 0.5
+    ranking: float = 0.0
     temperature: float = 0.05
     token_dropout: float = 0.0
     quantise_from: float = 0.75
+    local: float = 0.0
     block: int = 16
+    pair_choice: str = "cohesion"
+    norm_power: float = 0.85
+    flatten: float = 0.25
 
 
 def main() -> None:
@@ -68,10 +72,19 @@ def main() -> None:
         config = Config(**json.loads(text))
         started = time.time()
         table, pairs = train(config, data, teacher, tests, device, lambda m: say(began, f"{config.name}: {m}"))
+        say(began, f"{config.name} {json.dumps(asdict(config))} {time.time() - started:.0f} s")
         if tests:
-            say(began, f"{config.name} {json.dumps(asdict(config))} {time.time() - started:.0f} s\n   " + tests.report(tests.student_scores(table, pairs)))
-        q, scale = quantise(table, config.bits)
-        np.savez_compressed(args.out / f"{config.name}.npz", q=q.cpu().numpy().astype(np.int8), scale=scale.cpu().numpy().astype(np.float32), pairs=pairs, bits=config.bits)
+            for power, flatten in sorted({(1.0, 0.0), (0.85, 0.0), (1.0, 0.25), (config.norm_power, config.flatten)}):
+                done = finished(table, data, replace(config, norm_power=power, flatten=flatten))
+                print(f"   {power:.2f} {flatten:.2f} " + tests.report(tests.student_scores(done, pairs)))
+        q, scale = quantise(finished(table, data, config), config.bits)
+        np.savez_compressed(
+            args.out / f"{config.name}.npz",
+            q=q.cpu().numpy().astype(np.int8),
+            scale=scale.cpu().numpy().astype(np.float32),
+            pairs=pairs,
+            bits=config.bits,
+        )
 
 
 def say(began: float, message: str) -> None:
@@ -105,23 +118,28 @@ class Data:
 def prepare(path: Path, teacher: Teacher) -> Data:
     rng = random.Random(SEED)
     opener = lzma.open if path.suffix == ".xz" else open
+    documents, weight = [], 1
     with opener(path, "rt", encoding="utf-8") as file:
-        documents = [d.split("\n") for d in file.read().strip().split("\n\n")]
+        for block in file.read().strip().split("\n\n"):
+            if block.startswith("\x01"):
+                weight = int(block[1:].split(" ")[0])
+            else:
+                documents.append((block.split("\n"), weight))
     rng.shuffle(documents)
     cut = len(documents) // 100
     texts, held = [], []
-    for number, document in enumerate(documents):
-        group = varied(document, rng)
+    for number, (document, weight) in enumerate(documents):
+        group = varied(document, weight, rng)
         texts.extend(group)
         held.extend([number < cut] * len(group))
     # Every vocabulary entry by itself, so that rows the corpus never meets are trained too.
     vocabulary = teacher.tokenizer.get_vocab()
-    alone = [t for t in vocabulary if not t.startswith(("##", "[")) and len(t) > 1]
+    alone = sorted(t for t in vocabulary if not t.startswith(("##", "[")) and len(t) > 1)
     rng.shuffle(alone)
     texts.extend(alone)
     held.extend([False] * len(alone))
     ids = token_ids(teacher.tokenizer, texts)
-    pieces = [i for t, i in vocabulary.items() if t.startswith("##")]
+    pieces = sorted(i for t, i in vocabulary.items() if t.startswith("##"))
     ids.extend(np.array([i], dtype=np.int32) for i in pieces)
     held.extend([False] * len(pieces))
     keep = [i for i, row in enumerate(ids) if len(row)]
@@ -130,27 +148,36 @@ def prepare(path: Path, teacher: Teacher) -> Data:
     return Data(np.concatenate(ids), np.array([len(r) for r in ids]), teacher.encode(ids), held)
 
 
-def varied(document: list[str], rng: random.Random) -> list[str]:
-    """A document's texts, some of their runs joined into passages, and short spans that look like queries."""
-    out = list(document)
-    for start in range(0, len(document) - 1, 4):
-        if rng.random() < 0.5:
-            out.append(" ".join(document[start : start + rng.randint(2, 6)]))
-    for text in document:
-        if rng.random() < 0.35:
-            words = text.split(" ")
-            size = rng.randint(1, 7)
-            at = rng.randint(0, max(0, len(words) - size))
-            span = " ".join(words[at : at + size])
-            if any(c.isalpha() for c in span):
-                out.append(span)
+def varied(document: list[str], weight: int, rng: random.Random) -> list[str]:
+    """A document's texts; some of them with words lost or exchanged, so that the teacher shows what each word is worth;
+    short spans that look like queries; runs of them joined into passages."""
+    out = []
+    for at, text in enumerate(document):
+        out.append(text)
+        words = text.split(" ")
+        for _ in range(weight):
+            if len(words) >= 4 and rng.random() < 0.3:
+                other = document[rng.randrange(len(document))].split(" ")
+                changed = [w for w in words if rng.random() > 0.15]
+                for _ in range(rng.randint(0, 2)):
+                    if changed:
+                        changed[rng.randrange(len(changed))] = rng.choice(other)
+                out.append(" ".join(changed))
+            if rng.random() < 0.3:
+                size = rng.randint(1, 7)
+                start = rng.randint(0, max(0, len(words) - size))
+                span = " ".join(words[start : start + size])
+                if any(c.isalpha() for c in span):
+                    out.append(span)
+        if at % 4 == 0 and at + 1 < len(document) and rng.random() < 0.5:
+            out.append(" ".join(document[at : at + rng.randint(2, 7)]))
     return out
 
 
 # --- pairs of neighbouring pieces ------------------------------------------------------------------------------------
 
 
-def frequent_pairs(data: Data, count: int) -> np.ndarray:
+def frequent_pairs(data: Data, count: int, choice: str) -> np.ndarray:
     if not count:
         return np.zeros(0, dtype=np.int64)
     flat = data.flat.astype(np.int64)
@@ -159,10 +186,14 @@ def frequent_pairs(data: Data, count: int) -> np.ndarray:
     inside[(data.starts[1:] - 1)] = False
     held = np.repeat(data.held, data.lengths)[:-1]
     found, counts = np.unique(keys[inside & ~held], return_counts=True)
-    first, second = found // 32768, found % 32768
     # Punctuation and brackets say little about their neighbours.
-    words = (first >= 1996) & (second >= 1996)
-    found, counts = found[words], counts[words]
+    words = (found // 32768 >= 1996) & (found % 32768 >= 1996) & (counts >= 20)
+    found, counts = found[words], counts[words].astype(np.float64)
+    if choice == "cohesion":
+        # How much more often than chance: "of the" is frequent and means nothing, "new york" does.
+        single = np.bincount(data.flat, minlength=VOCAB).astype(np.float64)
+        chance = single[found // 32768] * single[found % 32768] / single.sum()
+        counts = np.sqrt(counts) * np.log(np.maximum(counts / chance, 1.0))
     top = np.argsort(-counts, kind="stable")[:count]
     return np.sort(found[top])
 
@@ -188,7 +219,7 @@ def with_pairs(flat: np.ndarray, lengths: np.ndarray, pairs: np.ndarray) -> tupl
 def train(config: Config, data: Data, teacher: Teacher, tests, device: str, log):
     torch.manual_seed(SEED)
     rng = np.random.default_rng(SEED)
-    pairs = frequent_pairs(data, config.pairs)
+    pairs = frequent_pairs(data, config.pairs, config.pair_choice)
     flat, lengths = with_pairs(data.flat, data.lengths, pairs)
     starts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)])[:-1]).to(device)
     flat, lengths = torch.from_numpy(flat).to(device), torch.from_numpy(lengths).to(device)
@@ -220,15 +251,30 @@ def train(config: Config, data: Data, teacher: Teacher, tests, device: str, log)
                 total = float(loss.detach())
         if tests and epoch % 8 == 7:
             log(f"epoch {epoch + 1} loss {total:.4f} " + tests.short(tests.student_scores(table.detach(), pairs)))
-    return dequantised(*quantise(table.detach(), config.bits)), pairs
+    return table.detach(), pairs
+
+
+def finished(table: torch.Tensor, data: Data, config: Config) -> torch.Tensor:
+    """Evens out the weights of tokens and the spread of dimensions a little: the corpus is not the user's text."""
+    norms = table.norm(dim=1, keepdim=True).clamp_min(1e-9)
+    table = table * norms ** (config.norm_power - 1)
+    spread = (data.vectors[::50].float() @ principal(data, config.dimension)).square().mean(0).sqrt()
+    table = table * (spread / spread.mean()) ** -config.flatten
+    return dequantised(*quantise(table, config.bits))
 
 
 def losses(student, wanted, projected, config: Config):
     loss = config.cosine * (1 - (student * F.normalize(projected, dim=-1)).sum(-1)).mean()
     with torch.autocast(student.device.type, dtype=torch.bfloat16, enabled=False):
-        mine, theirs = student @ student.T, wanted @ wanted.T
+        if config.matrix or config.ranking:
+            mine, theirs = student @ student.T, wanted @ wanted.T
         if config.matrix:
             loss = loss + config.matrix * F.mse_loss(mine, theirs)
+        if config.local:
+            groups = student.view(-1, config.block, student.shape[1])
+            theirs_near = wanted.view(-1, config.block, wanted.shape[1])
+            near = groups @ groups.transpose(1, 2) - theirs_near @ theirs_near.transpose(1, 2)
+            loss = loss + config.local * near.square().mean()
         if config.ranking:
             hide = torch.eye(len(mine), device=mine.device, dtype=torch.bool)
             a = (mine / config.temperature).masked_fill(hide, -1e4).log_softmax(-1)
@@ -291,7 +337,7 @@ class Tests:
             a, b, gold = evaluate.sts(folder / "stsb" / f"sts-{part}.csv")
             self.sts[part] = (token_ids(teacher.tokenizer, a), token_ids(teacher.tokenizer, b), gold)
         self.collection = evaluate.beir(folder / "cranfield")
-        self.documents = token_ids(teacher.tokenizer, [d["text"] for d in self.collection[0]])
+        self.documents = token_ids(teacher.tokenizer, [f"{d['title']} {d['text']}" for d in self.collection[0]])
         self.queries = token_ids(teacher.tokenizer, [q["text"] for q in self.collection[1]])
         self.lexical = evaluate.bm25(self.collection[0], self.collection[1])
         rows = np.flatnonzero(data.held)[:20000]

@@ -12,26 +12,43 @@ export function summation(
 ): (p: Pieces) => Float32Array {
   const rowOfPair = pairRows(pairs, vocabulary.length - firstId);
   const total = new Float64Array(dimension);
+  // Rows wait here until there are four: adding them at once reads and writes the sums a quarter as often.
+  const waiting = new Int32Array(4);
 
   return ({ ids, count }) => {
     total.fill(0);
-    let before = -1;
+    let held = 0;
+    let before = 0;
     for (let i = 0; i < count; i++) {
       const id = ids[i]!;
-      if (id >= firstId) add(id - firstId);
-      if (before >= firstId && id >= firstId) {
-        const row = rowOfPair(before, id);
-        if (row >= 0) add(row);
+      if (id >= firstId) {
+        waiting[held++] = id - firstId;
+        if (held === 4) held = addAll();
+        const pair = before >= firstId ? rowOfPair(before, id) : -1;
+        if (pair >= 0) waiting[held++] = pair;
+        if (held === 4) held = addAll();
       }
       before = id;
     }
+    for (let i = 0; i < held; i++) add(waiting[i]!);
     return unit(total);
   };
 
+  function addAll(): 0 {
+    const a = waiting[0]!, b = waiting[1]!, c = waiting[2]!, d = waiting[3]!;
+    const scaleA = scales[a]!, scaleB = scales[b]!, scaleC = scales[c]!, scaleD = scales[d]!;
+    const atA = a * dimension, atB = b * dimension, atC = c * dimension, atD = d * dimension;
+    for (let i = 0; i < dimension; i++) {
+      total[i]! += scaleA * rows[atA + i]! + scaleB * rows[atB + i]! + scaleC * rows[atC + i]! +
+        scaleD * rows[atD + i]!;
+    }
+    return 0;
+  }
+
   function add(row: number): void {
     const scale = scales[row]!;
-    const from = row * dimension;
-    for (let d = 0; d < dimension; d++) total[d]! += scale * rows[from + d]!;
+    const at = row * dimension;
+    for (let i = 0; i < dimension; i++) total[i]! += scale * rows[at + i]!;
   }
 }
 
