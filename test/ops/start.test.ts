@@ -127,7 +127,9 @@ test("the operator's commands find the running instance, and speak to people and
   expect(await ops("tenant", "create", "No Slug")).toMatchObject({ code: 1, stderr: expect.stringContaining("slug") });
   expect((await ops("tenant", "create")).code).toBe(2);
   const minted = JSON.parse((await ops("org-admin", "key", "mint", "--tenant", "acme", "--json")).stdout);
-  expect((await ops("org-admin", "key", "revoke", minted.key_id, "--tenant", "acme")).code).toBe(0);
+  const revoke = ["org-admin", "key", "revoke", minted.key_id, "--tenant", "acme"];
+  expect(await ops(...revoke)).toMatchObject({ code: 2, stderr: expect.stringContaining("--yes") });
+  expect((await ops(...revoke, "--yes")).code).toBe(0);
   await expect(loggedIn(running.baseUrl, minted.key)).rejects.toMatchObject({ code: "authentication_failed" });
   expect((await ops("--help")).stdout).toContain("org-admin");
   await running.stop();
