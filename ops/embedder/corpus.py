@@ -358,10 +358,14 @@ def scitldr(files):
             yield [row.get("title", ""), *row["target"], *row["source"]]
 
 
+# The ACL's own venues, CC BY 4.0 since 2016; the Anthology hosts other publishers' volumes under other terms.
+ACL_VENUES = set("aacl acl cl coling conll eacl emnlp findings ijcnlp naacl semeval starsem tacl wmt".split())
+
+
 def anthology(files):
     for path, content in files:
-        year = re.match(r"data/xml/(\d{4})\.", path)
-        if not year or int(year[1]) < 2016:
+        named = re.match(r"data/xml/(\d{4})\.(\w+)\.xml", path)
+        if not named or int(named[1]) < 2016 or named[2] not in ACL_VENUES:
             continue
         text = content.decode("utf-8", "replace")
         for paper in re.findall(r"<paper .*?</paper>", text, re.S):
