@@ -13,6 +13,9 @@ export const GatewayEnv = BusEnv.extend(SecretEnv.shape).extend({
     "Webhook requests from one address in any 60 s; 0 is no limit",
   ),
   GATEWAY_REPLICAS: wholeNumber(1, 1_000, 1).describe("How many gateways share a limit while the broker cannot say"),
+  DRAIN_NOTICE_SECONDS: wholeNumber(0, 600, 0).describe(
+    "How long a stopping gateway still takes requests while /readyz says 503: as long as a load balancer needs to notice",
+  ),
   DRAIN_SECONDS: wholeNumber(0, 600, 10).describe("How long a stopping gateway waits for requests in hand"),
 });
 export type GatewayEnv = z.output<typeof GatewayEnv>;

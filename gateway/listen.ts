@@ -11,9 +11,12 @@ export interface Listener extends AsyncDisposable {
 export async function listen(fetch: (request: Request) => Response | Promise<Response>, options: {
   readonly host: string;
   readonly port: number;
+  /** How long to go on taking requests once it is to close. */
+  readonly noticeSeconds: number;
+  /** How long to wait for those in hand after that. */
   readonly drainSeconds: number;
 }): Promise<Listener> {
-  const { host, port, drainSeconds } = options;
+  const { host, port, noticeSeconds, drainSeconds } = options;
   const server = await new Promise<Server>((resolve, reject) => {
     const opened = serve({ fetch, hostname: host, port }, () => resolve(opened)) as Server;
     opened.once("error", reject);
@@ -22,10 +25,15 @@ export async function listen(fetch: (request: Request) => Response | Promise<Res
   server.keepAliveTimeout = 75_000;
   server.headersTimeout = 30_000;
   server.on("clientError", refuse);
+  let isClosing = false;
+  // Told with the last answer, a client opens its next connection elsewhere; finding this one closed, it would fail.
+  server.prependListener("request", (_, response) => void (isClosing && response.setHeader("connection", "close")));
   const address = server.address();
   return {
     port: typeof address === "object" && address ? address.port : port,
     async [Symbol.asyncDispose]() {
+      isClosing = true;
+      if (noticeSeconds > 0) await new Promise((done) => setTimeout(done, noticeSeconds * 1_000));
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
       server.closeIdleConnections();
       const idling = setInterval(() => server.closeIdleConnections(), 50);

@@ -56,7 +56,14 @@ export async function start(
     version: await version(),
     isDraining: () => app.signal.aborted,
   });
-  return app.use(await listen(routes.fetch, { host: env.HOST, port: env.PORT, drainSeconds: env.DRAIN_SECONDS }));
+  return app.use(
+    await listen(routes.fetch, {
+      host: env.HOST,
+      port: env.PORT,
+      noticeSeconds: env.DRAIN_NOTICE_SECONDS,
+      drainSeconds: env.DRAIN_SECONDS,
+    }),
+  );
 }
 
 if (import.meta.main) {

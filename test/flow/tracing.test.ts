@@ -4,8 +4,8 @@ import type { AddressInfo } from "node:net";
 import { expect, test } from "vitest";
 import { eventually } from "../support/eventually.ts";
 import { fleet } from "../support/fleet.ts";
+import { interested } from "../support/interested.ts";
 import { type Collector, collector, type ReceivedSpan } from "../support/otlp.ts";
-import type { TestTenant } from "../support/world.ts";
 
 const caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const [, TRACE, CALLER_SPAN] = caller.split("-");
@@ -29,15 +29,6 @@ async function endpoint() {
         server.closeAllConnections();
       }),
   };
-}
-
-async function interested(tenant: TestTenant, event_type: string) {
-  const agent = await tenant.agent();
-  await agent.call("interests.create", {
-    path: { id: agent.id },
-    body: { event_type, priority: 0, enrichment_depth: "none" },
-  });
-  return agent;
 }
 
 /** A tree as a person draws it: service, kind and name, children below their parents. */

@@ -7,6 +7,9 @@ import { type Operated, operated } from "./world.ts";
 
 export interface TestFleet extends Fleet, Operated {}
 
+/** TEST_FULL=true: every process and every broker in its turn, instead of one of each kind. */
+export const isFull = process.env.TEST_FULL === "true";
+
 /** TEST_RUNTIME=deno runs the processes under Deno. */
 const runtime = (process.env.TEST_RUNTIME ?? "node") as Runtime;
 
