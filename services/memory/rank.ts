@@ -2,7 +2,6 @@
 import type { Explanation } from "../../contracts/memory.ts";
 import type { z } from "zod";
 import type { Candidate } from "./index/port.ts";
-import type { Standing } from "./store/memories.ts";
 
 /**
  * How much words count against meaning. Chosen on two sets that share nothing: long abstracts with technical questions,
@@ -29,15 +28,13 @@ export interface Ranked {
 }
 
 /** Best first; equals by id, newest first, so that the order is the same each time. */
-export function rank(candidates: readonly Candidate[], standings: readonly Standing[], nowMs: number): Ranked[] {
-  const signals = new Map(candidates.map((candidate) => [candidate.id, candidate]));
-  return standings.map((standing) => ranked(signals.get(standing.id)!, standing, nowMs))
+export function rank(candidates: readonly Candidate[], nowMs: number): Ranked[] {
+  return candidates.map((candidate) => ranked(candidate, nowMs))
     .sort((a, b) => b.score - a.score || (a.id < b.id ? 1 : -1));
 }
 
-function ranked({ id, similarity, lexical }: Candidate, standing: Standing, nowMs: number): Ranked {
-  const { confidence, importance } = standing;
-  const recency = recencyOf(Date.parse(standing.freshAt), nowMs);
+function ranked({ id, similarity, lexical, confidence, importance, freshAt }: Candidate, nowMs: number): Ranked {
+  const recency = recencyOf(freshAt, nowMs);
   const priors = prior(recency) * prior(confidence) * prior(importance);
   return {
     id,
@@ -46,8 +43,8 @@ function ranked({ id, similarity, lexical }: Candidate, standing: Standing, nowM
       similarity: rounded(similarity),
       lexical: rounded(lexical),
       recency: round(recency),
-      confidence,
-      importance,
+      confidence: round(confidence),
+      importance: round(importance),
     },
   };
 }

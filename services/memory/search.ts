@@ -8,11 +8,11 @@ import { idf, isStopWord, queryTerms, type SparseVector, unpackSparse, wordsOf }
 import { rank, type Ranked } from "./rank.ts";
 import { stem } from "./porter.ts";
 import { reachOf, type Reader } from "./store/access.ts";
-import type { Filter, MemoryStore, Standing } from "./store/memories.ts";
+import type { Filter, MemoryStore } from "./store/memories.ts";
 import { isZero } from "./vectors.ts";
 
 export interface SearchDeps {
-  readonly memories: Pick<MemoryStore, "standings" | "read" | "containing">;
+  readonly memories: Pick<MemoryStore, "read" | "containing">;
   readonly index: Pick<MemoryIndex, "search">;
   readonly keeper: Pick<Keeper, "ready">;
   readonly embedder: Embedder;
@@ -69,40 +69,50 @@ export function searcher(deps: SearchDeps): Search {
         return undefined;
       })
       : undefined;
-    let ranked: Ranked[];
-    if (proposed && readiness.state === "ready") {
-      const candidates = [
+    const candidates = proposed && readiness.state === "ready"
+      ? [
         ...proposed.filter(({ id }) => !readiness.gone.has(id)),
         ...compared(readiness.missing, query),
         ...query.dense || query.sparse ? [] : await literally(reader, filter, asked.query),
-      ];
-      ranked = rank(candidates, await memories.standings(reader, filter, candidates.map(({ id }) => id)), nowMs);
-    } else {
-      const { candidates, standings } = await unindexed(reader, filter, asked.query, query.sparse);
-      ranked = rank(candidates, standings, nowMs);
-    }
-
-    const top = ranked.slice(0, asked.limit);
-    const read = new Map((await memories.read(reader, top.map(({ id }) => id))).map((memory) => [memory.id, memory]));
-    return {
-      results: top.flatMap(({ id, score, explanation }) => {
-        const memory = read.get(id);
-        return memory ? [{ memory, score, explanation }] : [];
-      }),
-      total: ranked.length,
-      degraded: proposed === undefined || dense === "away",
-    };
+      ]
+      : await unindexed(reader, filter, asked.query, query.sparse);
+    const { results, dropped } = await taken(reader, filter, rank(candidates, nowMs), asked.limit);
+    return { results, total: candidates.length - dropped, degraded: proposed === undefined || dense === "away" };
   };
+
+  /** The best that Postgres lets the reader have. What it does not is replaced by the next best. */
+  async function taken(
+    reader: Reader,
+    filter: Filter,
+    ranked: readonly Ranked[],
+    limit: number,
+  ): Promise<{ results: SearchResult[]; dropped: number }> {
+    const results: SearchResult[] = [];
+    let dropped = 0;
+    for (let from = 0; results.length < limit && from < ranked.length;) {
+      const next = ranked.slice(from, from + limit - results.length);
+      const page = await memories.read(reader, next.map(({ id }) => id), filter);
+      const read = new Map(page.memories.map((memory) => [memory.id, memory]));
+      for (const { id, score, explanation } of next) {
+        const memory = read.get(id);
+        if (memory) results.push({ memory, score, explanation });
+        else if (!page.isCut) dropped++;
+      }
+      if (page.isCut) break;
+      from += next.length;
+    }
+    return { results, dropped };
+  }
 
   /** A question without any word or meaning we know, such as `???`: what contains it letter by letter, or what is new. */
   async function literally(reader: Reader, filter: Filter, text: string): Promise<Candidate[]> {
     const found = await memories.containing(reader, filter, [text.trim()], LEAST_CANDIDATES);
-    if (found.length > 0) return found.map(({ id }) => ({ id, similarity: null, lexical: 1 }));
+    if (found.length > 0) return found.map((one) => ({ ...one, similarity: null, lexical: 1 }));
     const words = [...wordsOf(text)].filter((word) => word.length > 1);
     const partly = words.length === 0 ? [] : await memories.containing(reader, filter, words, LEAST_CANDIDATES);
-    if (partly.length > 0) return partly.map(({ id }) => ({ id, similarity: null, lexical: 0.5 }));
+    if (partly.length > 0) return partly.map((one) => ({ ...one, similarity: null, lexical: 0.5 }));
     const newest = await memories.containing(reader, filter, [], LEAST_CANDIDATES);
-    return newest.map(({ id }) => ({ id, similarity: null, lexical: 0.01 }));
+    return newest.map((one) => ({ ...one, similarity: null, lexical: 0.01 }));
   }
 
   /** Words alone, over Postgres alone: slower and coarser than an index, and never silently nothing. */
@@ -111,7 +121,7 @@ export function searcher(deps: SearchDeps): Search {
     filter: Filter,
     text: string,
     sparse: SparseVector | undefined,
-  ): Promise<{ candidates: Candidate[]; standings: Standing[] }> {
+  ): Promise<Candidate[]> {
     const words = [...new Set(wordsOf(text))].filter((word) => !isStopWord(word)).map((word) => stem(word)).slice(
       0,
       32,
@@ -119,7 +129,7 @@ export function searcher(deps: SearchDeps): Search {
     const found = await memories.containing(reader, filter, words, UNINDEXED_CANDIDATES);
     const texts = found.map(({ sparse }) => unpackSparse(sparse));
     const scores = sparse ? lexicalScores(texts, sparse) : texts.map(() => null);
-    return { candidates: found.map(({ id }, i) => ({ id, similarity: null, lexical: scores[i]! })), standings: found };
+    return found.map((one, i) => ({ ...one, similarity: null, lexical: scores[i]! }));
   }
 }
 
@@ -148,6 +158,9 @@ function compared(entries: readonly Entry[], { sparse, dense }: IndexQuery): Can
   const lexical = sparse ? lexicalScores(entries.map((entry) => entry.sparse), sparse) : undefined;
   return entries.map((entry, i) => ({
     id: entry.id,
+    confidence: entry.confidence,
+    importance: entry.importance,
+    freshAt: entry.freshAt,
     similarity: dense && entry.dense?.length === dense.length ? Math.max(0, dot(dense, entry.dense)) : null,
     lexical: lexical ? lexical[i]! : null,
   }));

@@ -42,7 +42,7 @@ export function relationshipHandlers(deps: {
       assertAgent(caller, "Only an agent walks the links of memories");
       const reached = await traverse(id, depth, (sources) => relationships.from(caller, sources));
       const targets = reached.map(({ relationship }) => relationship.target_memory_id);
-      const read = new Map((await memories.read(caller, targets)).map((memory) => [memory.id, memory]));
+      const read = new Map((await memories.read(caller, targets)).memories.map((memory) => [memory.id, memory]));
       const steps = reached.flatMap((step) => {
         const memory = read.get(step.relationship.target_memory_id);
         return memory ? [{ ...step, memory }] : [];

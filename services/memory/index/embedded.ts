@@ -191,6 +191,7 @@ function searchParts(parts: readonly Part[], query: IndexQuery): Candidate[] {
     const similarity = dense ? partition.similarityAt(slot, dense) : null;
     candidates.set(id, {
       id,
+      ...partition.standingAt(slot),
       similarity: similarity === null ? null : Math.min(1, Math.max(0, similarity)),
       lexical: highest > 0 ? Math.min(1, partition.lexicalAt(slot) * HIGHEST_WEIGHT / highest) : null,
     });

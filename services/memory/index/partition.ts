@@ -8,14 +8,14 @@
 import { Index, MetricKind, ScalarKind } from "usearch";
 import { type MemoryType, memoryTypes } from "../../../contracts/memory.ts";
 import { Best } from "./best.ts";
-import type { Entry } from "./port.ts";
+import type { Entry, Standing } from "./port.ts";
 
 /** Looking at every slot costs about 0.4 µs a slot; the graph about 0.5 ms whatever the size. */
 const EXACT_LIMIT = 2_000;
 const CONNECTIVITY = 16;
 const EXPANSION_ADD = 128;
-/** Above the candidates asked for; measured to find more than 98 of the 100 nearest. */
-const EXPANSION_SEARCH = 192;
+/** How widely the graph is searched: above 0.99 of the ten nearest on texts of people, at about half a millisecond. */
+const EXPANSION_SEARCH = 256;
 
 export interface Filter {
   readonly type?: MemoryType;
@@ -44,6 +44,8 @@ export class Partition {
   #alive = new Uint8Array(16);
   #types = new Uint8Array(16);
   #confidences = new Float32Array(16);
+  #importances = new Float32Array(16);
+  #freshness = new Float64Array(16);
   #expiries = new Float64Array(16);
   #dense: Int8Array;
   /** 0: the slot has no vector. */
@@ -71,6 +73,14 @@ export class Partition {
     return this.#ids[slot]!;
   }
 
+  standingAt(slot: number): Standing {
+    return {
+      confidence: this.#confidences[slot]!,
+      importance: this.#importances[slot]!,
+      freshAt: this.#freshness[slot]!,
+    };
+  }
+
   add(entry: Kept): number {
     const slot = this.size;
     if (slot === this.#capacity) this.#grow();
@@ -79,6 +89,8 @@ export class Partition {
     this.#alive[slot] = 1;
     this.#types[slot] = memoryTypes.indexOf(entry.type);
     this.#confidences[slot] = entry.confidence;
+    this.#importances[slot] = entry.importance;
+    this.#freshness[slot] = entry.freshAt;
     this.#expiries[slot] = entry.expiresAt ?? Infinity;
     this.#keepVector(slot, entry.dense);
     this.#keepWords(slot, entry);
@@ -226,7 +238,7 @@ export class Partition {
         id: this.#ids[slot]!,
         agent: this.#owners[slot]!,
         type: memoryTypes[this.#types[slot]!]!,
-        confidence: this.#confidences[slot]!,
+        ...this.standingAt(slot),
         expiresAt: expiry === Infinity ? null : expiry,
         ...(scale === 0 ? {} : {
           dense: Float32Array.from(this.#dense.subarray(at, at + this.#dimension), (value) => value * scale),
@@ -319,6 +331,8 @@ export class Partition {
     this.#alive = enlarged(this.#alive, new Uint8Array(capacity));
     this.#types = enlarged(this.#types, new Uint8Array(capacity));
     this.#confidences = enlarged(this.#confidences, new Float32Array(capacity));
+    this.#importances = enlarged(this.#importances, new Float32Array(capacity));
+    this.#freshness = enlarged(this.#freshness, new Float64Array(capacity));
     this.#expiries = enlarged(this.#expiries, new Float64Array(capacity));
     this.#scales = enlarged(this.#scales, new Float32Array(capacity));
     this.#offsets = enlarged(this.#offsets, new Uint32Array(capacity + 1));

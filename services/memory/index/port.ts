@@ -16,7 +16,9 @@ export interface Entry {
   readonly scope: MemoryScope;
   readonly type: MemoryType;
   readonly confidence: number;
-  /** Milliseconds since 1970. */
+  readonly importance: number;
+  /** When it was last true or last changed, in milliseconds since 1970. */
+  readonly freshAt: number;
   readonly expiresAt: number | null;
   /** Of the current model, of length 1; absent while there is none. */
   readonly dense?: Float32Array;
@@ -43,9 +45,12 @@ export interface IndexQuery {
   readonly count: number;
 }
 
-/** Both between 0 and 1; null when the leg was not asked, or the memory has nothing to compare. */
-export interface Candidate {
+/** What ranking needs to know of a memory beside its relevance. */
+export type Standing = Pick<Entry, "confidence" | "importance" | "freshAt">;
+
+export interface Candidate extends Standing {
   readonly id: string;
+  /** Both between 0 and 1; null when the leg was not asked, or the memory has nothing to compare. */
   readonly similarity: number | null;
   readonly lexical: number | null;
 }

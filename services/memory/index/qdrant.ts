@@ -92,7 +92,7 @@ export function qdrantIndex(options: {
 
     async search(tenant, query) {
       const filter = filterOf(tenant, query);
-      const search = { filter, limit: query.count, with_payload: ["id"] };
+      const search = { filter, limit: query.count, with_payload: ["id", "confidence", "importance", "fresh_at"] };
       const [byMeaning, byWords] = await Promise.all([
         query.dense ? client.query(collection, { ...search, query: [...query.dense], using: MEANING }) : undefined,
         query.sparse
@@ -138,15 +138,20 @@ type Point = { readonly score: number; readonly payload?: Record<string, unknown
 
 function merged(byMeaning: readonly Point[] | undefined, byWords: readonly Point[] | undefined): Candidate[] {
   const idOf = ({ payload }: Point) => String(payload?.id);
+  const payloads = new Map([...byMeaning ?? [], ...byWords ?? []].map((point) => [idOf(point), point.payload]));
   const meaning = byMeaning && new Map(byMeaning.map((point) => [idOf(point), point.score]));
   const words = byWords && new Map(byWords.map((point) => [idOf(point), point.score]));
   const best = Math.max(0, ...words?.values() ?? []);
-  return [...new Set([...meaning?.keys() ?? [], ...words?.keys() ?? []])].map((id) => {
+  return [...payloads.keys()].map((id) => {
     // Not among a leg's candidates: it said less than any that are, and nothing is the honest guess.
     const similarity = meaning ? meaning.get(id) ?? 0 : null;
     const lexical = words ? words.get(id) ?? 0 : null;
+    const payload = payloads.get(id);
     return {
       id,
+      confidence: Number(payload?.confidence),
+      importance: Number(payload?.importance),
+      freshAt: Number(payload?.fresh_at),
       similarity: similarity === null ? null : Math.min(1, Math.max(0, similarity)),
       lexical: lexical === null || best === 0 ? lexical : BEST_WORDS * lexical / best,
     };
@@ -167,6 +172,8 @@ const pointOf = (tenant: string, entry: Entry): Schemas["PointStruct"] => ({
     scope: entry.scope,
     type: entry.type,
     confidence: entry.confidence,
+    importance: entry.importance,
+    fresh_at: entry.freshAt,
     ...(entry.team === null ? {} : { team: entry.team }),
     ...(entry.expiresAt === null ? {} : { expires_at: entry.expiresAt }),
   },

@@ -16,7 +16,9 @@ interface Row {
   readonly scope: MemoryScope;
   readonly type: MemoryType;
   readonly confidence: number;
-  readonly expires_at: string | null;
+  readonly importance: number;
+  readonly fresh_at: number;
+  readonly expires_at: number | null;
   readonly model: string | null;
   readonly dense: Uint8Array | null;
   readonly sparse: Uint8Array;
@@ -41,7 +43,9 @@ const LOAD_AT_ONCE = 2_000;
 
 export function indexRows(sql: Sql, model: string) {
   const columns = sql`m.id, m.tenant_id, m.version::float8 as version, m.status, m.agent_id, m.team_id, m.scope, m.type,
-    m.confidence, m.expires_at, m.model, m.dense, m.sparse`;
+    m.confidence, m.importance, m.model, m.dense, m.sparse,
+    (extract(epoch from coalesce(m.freshness_date, m.updated_at)) * 1000)::float8 as fresh_at,
+    (extract(epoch from m.expires_at) * 1000)::float8 as expires_at`;
   const unseen = (tenant: string, snapshot: string) =>
     sql`m.tenant_id = ${tenant} and m.changed_xid >= pg_snapshot_xmin(${snapshot}::pg_snapshot)
       and not pg_visible_in_snapshot(m.changed_xid, ${snapshot}::pg_snapshot)`;
@@ -59,7 +63,9 @@ export function indexRows(sql: Sql, model: string) {
           scope: row.scope,
           type: row.type,
           confidence: row.confidence,
-          expiresAt: row.expires_at === null ? null : Date.parse(row.expires_at),
+          importance: row.importance,
+          freshAt: row.fresh_at,
+          expiresAt: row.expires_at,
           ...(row.dense && row.model === model ? { dense: unpackDense(row.dense) } : {}),
           sparse: unpackSparse(row.sparse),
         });
@@ -82,8 +88,9 @@ export function indexRows(sql: Sql, model: string) {
       if (snapshot !== undefined) {
         const rows = await sql<(Row & { snapshot: string })[]>`
           select s.snapshot, c.* from (select pg_current_snapshot()::text as snapshot) s
+          -- In the order of the index: without it a plan for any snapshot reads the whole table.
           left join lateral (select ${columns} from memory.memories m where ${unseen(tenant, snapshot)}
-            limit ${CHANGES_AT_ONCE + 1}) c on true`;
+            order by m.tenant_id, m.changed_xid limit ${CHANGES_AT_ONCE + 1}) c on true`;
         const found = rows.filter((row) => row.id !== null);
         if (found.length <= CHANGES_AT_ONCE) {
           if (found.length > 0) await apply(sorted(found));

@@ -1,6 +1,7 @@
 /** All SQL over memories as callers see them. The reader, and with it the tenant, comes first in every call. */
 import type { Memory, MemoryChange, MemoryCreate, MemoryScope, MemoryType } from "../../../contracts/memory.ts";
 import type { Sql } from "../../../runtime/database.ts";
+import type { Standing } from "../index/port.ts";
 import type { Prepared } from "../prepare.ts";
 import { readable, type Reader } from "./access.ts";
 
@@ -13,15 +14,9 @@ export interface Filter {
   readonly minConfidence?: number;
 }
 
-/** What ranking needs of a memory beside its relevance. */
-export interface Standing {
-  readonly id: string;
-  readonly confidence: number;
-  readonly importance: number;
-  readonly freshAt: string;
-}
-
+/** A memory found without an index. */
 export interface Found extends Standing {
+  readonly id: string;
   readonly sparse: Uint8Array;
 }
 
@@ -54,16 +49,6 @@ export function memoryStore(sql: Sql, options: {
     sparse: prepared.sparse,
     recipe: prepared.recipe,
   });
-  /** The first rows whose sizes together fit a page; always one. */
-  const withinPage = (rows: readonly (Memory & { size_bytes: number })[]): Memory[] => {
-    let bytes = 0;
-    const kept: Memory[] = [];
-    for (const { size_bytes, ...memory } of rows) {
-      if (kept.length > 0 && (bytes += size_bytes) > PAGE_BYTES) break;
-      kept.push(memory);
-    }
-    return kept;
-  };
 
   return {
     async find(reader: Reader, id: string): Promise<Memory | undefined> {
@@ -161,25 +146,32 @@ export function memoryStore(sql: Sql, options: {
         where m.id = ${id} and ${readable(sql, reader)} returning m.id`).length > 0;
     },
 
-    /** Of the candidates those that are there, may be read and pass the filter. */
-    standings: (reader: Reader, filter: Filter, ids: readonly string[]): Promise<Standing[]> =>
-      ids.length === 0 ? Promise.resolve([]) : sql<Standing[]>`
-        select m.id, m.confidence, m.importance, coalesce(m.freshness_date, m.updated_at) as "freshAt"
-        from memory.memories m where m.id = any(${ids as string[]}) and ${matching(reader, filter)}`,
-
-    /** Whole memories in the order of `ids`, as many as a page takes. */
-    async read(reader: Reader, ids: readonly string[]): Promise<Memory[]> {
-      if (ids.length === 0) return [];
-      const rows = await sql<(Memory & { size_bytes: number })[]>`select ${columns}, m.size_bytes
-        from memory.memories m where m.id = any(${ids as string[]}) and ${readable(sql, reader)}`;
-      const byId = new Map(rows.map((row) => [row.id, row]));
-      return withinPage(ids.flatMap((id) => byId.get(id) ?? []));
+    /**
+     * Whole memories in the order of `ids`: those that are there, may be read and pass. `isCut` when a page did not take
+     * them all. Each is looked up by its id, because a plan made without statistics would rather read the whole tenant.
+     */
+    async read(
+      reader: Reader,
+      ids: readonly string[],
+      filter: Filter = {},
+    ): Promise<{ memories: Memory[]; isCut: boolean }> {
+      if (ids.length === 0) return { memories: [], isCut: false };
+      const rows = await sql<(Memory & { found: number })[]>`
+        select * from (
+          select f.*, sum(f.size_bytes) over (order by wanted.place) as bytes,
+            row_number() over (order by wanted.place)::int as n, count(*) over ()::int as found
+          from unnest(${ids as string[]}::text[]) with ordinality as wanted (id, place) cross join lateral (
+            select ${columns}, size_bytes from memory.memories m where m.id = wanted.id and ${matching(reader, filter)}
+            limit 1) f
+        ) q where q.bytes <= ${PAGE_BYTES} or q.n = 1 order by q.n`;
+      return { memories: rows.map(plain), isCut: (rows[0]?.found ?? 0) > rows.length };
     },
 
     /** Memories that contain one of the texts, or any memories when there are none; for when no index can be asked. */
     containing: (reader: Reader, filter: Filter, texts: readonly string[], limit: number): Promise<Found[]> =>
       sql<Found[]>`
-        select m.id, m.confidence, m.importance, coalesce(m.freshness_date, m.updated_at) as "freshAt", m.sparse
+        select m.id, m.confidence, m.importance, m.sparse,
+          (extract(epoch from coalesce(m.freshness_date, m.updated_at)) * 1000)::float8 as "freshAt"
         from memory.memories m where ${matching(reader, filter)} ${
         texts.length === 0
           ? sql``
@@ -205,7 +197,7 @@ export function memoryStore(sql: Sql, options: {
 export type MemoryStore = ReturnType<typeof memoryStore>;
 
 const plain = (row: Memory & Record<string, unknown>): Memory => {
-  const { size_bytes: _size, bytes: _bytes, n: _n, ...memory } = row;
+  const { size_bytes: _size, bytes: _bytes, n: _n, found: _found, ...memory } = row;
   return memory as Memory;
 };
 
