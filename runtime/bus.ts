@@ -10,7 +10,7 @@ import type { BusEnv } from "./env.ts";
 import { type Inbox, NoAnswer, openInbox } from "./inbox.ts";
 import { keepCopies } from "./jetstream.ts";
 import type { Log } from "./log.ts";
-import { inSpan } from "./telemetry.ts";
+import { inSpan, measure } from "./telemetry.ts";
 
 export interface Bus extends AsyncDisposable {
   readonly nc: NatsConnection;
@@ -121,6 +121,7 @@ function parseUrl(url: string) {
 
 async function watchStatus(nc: NatsConnection, log: Log): Promise<void> {
   for await (const status of nc.status()) {
+    if (status.type === "disconnect") measure().busLost.add(1);
     if (status.type === "disconnect" || status.type === "reconnect" || status.type === "error") {
       log.warn(`bus.${status.type}`, "error" in status ? { error: status.error } : {});
     }

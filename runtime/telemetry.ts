@@ -284,8 +284,11 @@ interface Instruments {
   readonly calls: Counter;
   readonly callSeconds: Histogram;
   readonly limited: Counter;
+  readonly busLost: Counter;
+  readonly embedSeconds: Histogram;
   readonly events: Counter;
   readonly fanoutLag: Histogram;
+  readonly fanoutBacklog: Gauge;
   readonly queued: Counter;
   readonly filterErrors: Counter;
   readonly buried: Counter;
@@ -320,10 +323,18 @@ export function measure(): Instruments {
       ...seconds,
     }),
     limited: meter.createCounter("rate_limited", { description: "Requests refused by a rate limit, by whose" }),
+    busLost: meter.createCounter("bus_connections_lost", { description: "Times the connection to NATS was lost" }),
+    embedSeconds: meter.createHistogram("embed_duration_seconds", {
+      description: "Time the embedder took for the texts of one request, by model",
+      ...seconds,
+    }),
     events: meter.createCounter("events", { description: "Events taken in, by tenant and outcome" }),
     fanoutLag: meter.createHistogram("fanout_lag_seconds", {
       description: "Age of the oldest event of a batch once its deliveries were queued",
       ...seconds,
+    }),
+    fanoutBacklog: meter.createGauge("fanout_backlog_events", {
+      description: "Events accepted and not yet fanned out, all tenants",
     }),
     queued: meter.createCounter("deliveries_queued", { description: "Deliveries put into queues, by tenant" }),
     filterErrors: meter.createCounter("filter_errors", { description: "Filters that failed on an event, by tenant" }),

@@ -14,6 +14,7 @@ import { publisher } from "../../runtime/publish.ts";
 import { deriveKey } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
 import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { watchBacklog } from "./backlog.ts";
 import { IngestEnv } from "./env.ts";
 import { eventLog } from "./event-log.ts";
 import { ingest } from "./ingest.ts";
@@ -31,21 +32,24 @@ export async function start(
   const routes = await openBucket(bus.nc, buckets.routes);
   const publish = app.use(publisher(bus.nc));
   const meter = app.use(usageMeter({ publisher: publish, process: ulid(), log }));
+  app.use(watchBacklog(bus.nc));
   const sealingKey = deriveKey(env.SERVER_SECRET, "webhook secrets");
   const directory = app.use(await openWebhookDirectory(bus.nc, sealingKey, log));
-  app.use(await serve({
-    nc: bus.nc,
-    service: "ingest",
-    handlers: ingest({
-      log: eventLog(publish),
-      meter,
-      usage: usageReader(bus.nc),
-      findAgent: agentsIn(routes),
-      directory,
+  app.use(
+    await serve({
+      nc: bus.nc,
+      service: "ingest",
+      handlers: ingest({
+        log: eventLog(publish),
+        meter,
+        usage: usageReader(bus.nc),
+        findAgent: agentsIn(routes),
+        directory,
+      }),
+      checks: { jetstream: () => pingJetStream(bus.nc) },
+      log,
     }),
-    checks: { jetstream: () => pingJetStream(bus.nc) },
-    log,
-  }));
+  );
 }
 
 /** Read where the registry announces: an agent whose registration was answered is there. */

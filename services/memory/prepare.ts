@@ -1,5 +1,6 @@
 /** What an index needs of a text: its words and its meaning, computed once and kept beside the memory. */
 import type { Log } from "../../runtime/log.ts";
+import { measure } from "../../runtime/telemetry.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import { LEXICON, packSparse, sparseOf } from "./lexical.ts";
 import { packDense } from "./vectors.ts";
@@ -38,7 +39,9 @@ export function preparer(deps: {
   const wordsOf = ({ title, content }: Text) => packSparse(sparseOf(title, content));
   const prepareFully = async (texts: readonly Text[], signal?: AbortSignal): Promise<Prepared[]> => {
     const recipe = recipeOf(embedder.model, generation());
+    const startedAt = performance.now();
     const vectors = await embedder.embed(texts.map(({ title, content }) => `${title}\n${content}`), signal);
+    measure().embedSeconds.record((performance.now() - startedAt) / 1_000, { model: embedder.model });
     return texts.map((text, i) => ({
       sparse: wordsOf(text),
       dense: packDense(vectors[i]!),
