@@ -54,6 +54,8 @@ interface Place {
  */
 const EMPTY_PULL_MS = 50;
 const PULL_LIMIT_MS = 5_000;
+/** How often a wait for fewer deliveries than the agent has priorities looks at those it does not wait for. */
+const LOOK_AGAIN_MS = 200;
 /**
  * HISTORY forgets a delivery after its window, and at a restart of the broker all but the last hundred of an agent. A
  * delivery queued longer ago than this, or before the connection was last made, is therefore looked up before it ends.
@@ -152,7 +154,12 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
   };
 
   /** The first delivery to come in any tier, in the time given; nothing when something new must be looked at. */
-  const waitForFirst = async (owner: AgentRef, waitMs: number, signal: AbortSignal): Promise<Lease[]> => {
+  const waitForFirst = async (
+    owner: AgentRef,
+    limit: number,
+    waitMs: number,
+    signal: AbortSignal,
+  ): Promise<Lease[]> => {
     const leases: Lease[] = [];
     const inbox = createInbox();
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -165,12 +172,18 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     });
     const wake = () => resolve();
     const unhear = high.onHigh(owner, wake);
-    const timer = setTimeout(wake, waitMs);
     waiting.add(wake);
     signal.addEventListener("abort", wake);
+    let timer: NodeJS.Timeout | undefined;
     try {
-      for (const tier of [...await high.of(owner), 0]) {
-        const body = JSON.stringify({ batch: 1, expires: nanoseconds(waitMs) });
+      const tiers = [...await high.of(owner), 0];
+      // Each may bring one at the same moment, and what is put back has used up an attempt that nobody saw. So no more
+      // of them are waited for than may bring one; the others are looked at in between.
+      const awaited = tiers.slice(-limit);
+      const patienceMs = awaited.length < tiers.length ? Math.min(waitMs, LOOK_AGAIN_MS) : waitMs;
+      timer = setTimeout(wake, patienceMs);
+      for (const tier of awaited) {
+        const body = JSON.stringify({ batch: 1, expires: nanoseconds(patienceMs) });
         nc.publish(nextOf(streamOf(owner), consumerName(owner, tier)), body, { reply: inbox });
       }
       if (!signal.aborted) await promise;
@@ -374,11 +387,12 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
         let leases = await take(owner, limit, waitMs > 0 ? 0 : EMPTY_PULL_MS);
         const leftMs = until - performance.now();
         if (leases.length === 0 && leftMs > 0 && !signal.aborted) {
-          leases = await waitForFirst(owner, leftMs, signal);
+          const waitsFrom = performance.now();
+          leases = await waitForFirst(owner, limit, leftMs, signal);
           if (leases.length === 0) {
             if (signal.aborted || performance.now() >= until) return [];
             // Something else happened, or the broker takes no more waiters: look again, but not in a tight circle.
-            await new Promise((done) => setTimeout(done, pauseMs));
+            if (performance.now() - waitsFrom < LOOK_AGAIN_MS) await new Promise((done) => setTimeout(done, pauseMs));
             continue;
           }
           if (signal.aborted) {
