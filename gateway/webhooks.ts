@@ -3,6 +3,7 @@ import type { Context, Hono } from "hono";
 import { maxBodyOf } from "../contracts/operation.ts";
 import { operationOf } from "../contracts/operations.ts";
 import { ulid } from "../contracts/identity.ts";
+import { shown } from "../contracts/validation.ts";
 import { admit, exchange, type GatewayDeps, safeKey } from "./app.ts";
 import { readBody } from "./body.ts";
 
@@ -16,6 +17,7 @@ export function webhooks(app: Hono, deps: WebhookDeps): void {
   const operation = operationOf(NAME);
   app.post("/w/:slug", (c) =>
     exchange(deps, c, NAME, "POST /w/{slug}", async (x) => {
+      x.line.slug = shown(c.req.param("slug"));
       const bytes = await readBody(c, maxBodyOf(operation));
       await admit(deps, x, [{
         key: `webhook.${safeKey(deps.addressOf(c))}`,

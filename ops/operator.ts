@@ -62,8 +62,8 @@ export function operator(terminal: Terminal, isJson: () => boolean, fail: () => 
       if (!/^y(es)?$/i.test(answer.trim())) throw new Error("Nothing was done");
     },
     async gatewayUrl() {
-      const base = env.BASE_URL || (await findInstance(dataDir))?.base_url;
-      if (!base) throw new Error("Set BASE_URL to where the gateway listens, such as http://127.0.0.1:8080");
+      const base = env.GATEWAY_URL || (await findInstance(dataDir))?.base_url;
+      if (!base) throw new Error("Set GATEWAY_URL to where the gateway listens, such as http://127.0.0.1:8080");
       return base.replace(/\/+$/, "").replace(/\/v1$/, "");
     },
     async tenantId(ref) {

@@ -10,7 +10,7 @@ import { type App, run } from "../../runtime/lifecycle.ts";
 import { createLog, type Log } from "../../runtime/log.ts";
 import { deriveKey, unseal } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
-import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { inSpan, startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { connector } from "./connector.ts";
 import { ConnectorEnv } from "./env.ts";
 import { ownership } from "./ownership.ts";
@@ -53,7 +53,15 @@ export async function start(
             seed: ulid(),
           } as const;
           const body = { tenant, source, mapping, ...message };
-          return (await bus.ask("events.ingest", { path: {}, query: {}, body }, origin)).read();
+          const { address } = route.settings;
+          const attributes = { "messaging.system": "amqp", "messaging.destination.name": address };
+          // The sender's trace, as a property of the message or an attribute of the CloudEvent.
+          const from = (name: string) => message.headers[name] ?? message.headers[`ce-${name}`];
+          return await inSpan(
+            `receive ${address}`,
+            { kind: "consumer", attributes, from },
+            async () => (await bus.ask("events.ingest", { path: {}, query: {}, body }, origin)).read(),
+          );
         },
       });
     },

@@ -7,6 +7,7 @@ import type { Input } from "../../contracts/operations.ts";
 import { buckets as streams } from "../../contracts/streams.ts";
 import { webhookKey } from "../../contracts/subjects.ts";
 import { openBucket } from "../../runtime/buckets.ts";
+import { startTelemetry, type Telemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { startService } from "../support/processes.ts";
 import { eventually } from "../support/eventually.ts";
 import { type TestAgent, type TestTenant, type World, world } from "../support/world.ts";
@@ -17,13 +18,19 @@ let w: World;
 let tenant: TestTenant;
 let agent: TestAgent;
 
+let telemetry: Telemetry;
+
 beforeAll(async () => {
+  telemetry = await startTelemetry("test", TelemetryEnv.parse({}));
   w = await world({ services, env: { RATE_LIMIT_WEBHOOK_PER_MINUTE: "0" } });
   tenant = await w.tenant();
   agent = await tenant.agent();
   await interest(agent, "*");
 });
-afterAll(() => w?.[Symbol.asyncDispose]());
+afterAll(async () => {
+  await w?.[Symbol.asyncDispose]();
+  await telemetry?.[Symbol.asyncDispose]();
+});
 
 const interest = (of: TestAgent, event_type: string) =>
   of.call("interests.create", { path: { id: of.id }, body: { event_type, priority: 0, enrichment_depth: "none" } });
@@ -367,6 +374,20 @@ describe("senders with schemes of their own", () => {
     expect((await delivered("ce-2")).payload.data).toEqual({ n: 2 });
     expect((await post("{}", signed(secret, "{}"))).body.error.code).toBe("invalid_event");
   });
+});
+
+test("what came in and what was refused is counted", async () => {
+  const { secret } = await register({ source: "counted" });
+  const body = order();
+  await send(secret, body);
+  await send(secret, body);
+  await send(secret, {});
+  await send("whsec_wrong_and_never_right", body);
+  const text = await telemetry.exposition();
+  const counted = (outcome: string) =>
+    new RegExp(`^webhook_requests_total\\{[^}]*source="counted"[^}]*outcome="${outcome}"[^}]*\\} 1$`, "m");
+  for (const outcome of ["accepted", "duplicate", "invalid_event"]) expect(text).toMatch(counted(outcome));
+  expect(text).toMatch(/^webhook_requests_total\{outcome="bad_signature"\} \d+$/m);
 });
 
 test("the sample of an operator is a request that is taken", async () => {

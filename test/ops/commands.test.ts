@@ -36,7 +36,7 @@ async function ops(...args: string[]): Promise<Ran> {
   let stdout = "";
   let stderr = "";
   const code = await runCommand(args, {
-    env: { NATS_URL: w.env.NATS_URL, BASE_URL: w.urls[0], DATA_DIR: folder.path },
+    env: { NATS_URL: w.env.NATS_URL, GATEWAY_URL: w.urls[0], DATA_DIR: folder.path },
     print: (line) => stdout += `${line}\n`,
     complain: (line) => stderr += `${line}\n`,
     input: () => Promise.resolve("from-standard-input-0123456789\n"),

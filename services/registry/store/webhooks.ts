@@ -53,11 +53,13 @@ export function webhookStore(sql: Sql) {
       tx`insert into registry.webhook_secrets (id, webhook_id, sealed) values (${id}, ${webhook}, ${sealed})
         on conflict (id) do update set sealed = excluded.sealed`,
 
-    /** Every secret but `newest` ends in so many seconds, unless it ends before. */
-    endSecrets: (tx: Tx, webhook: string, newest: string, seconds: number) =>
-      tx`update registry.webhook_secrets
+    /** Every secret but `newest` ends in so many seconds, unless it ends before; what has ended is gone. */
+    async endSecrets(tx: Tx, webhook: string, newest: string, seconds: number): Promise<void> {
+      await tx`delete from registry.webhook_secrets where webhook_id = ${webhook} and expires_at <= now()`;
+      await tx`update registry.webhook_secrets
         set expires_at = least(expires_at, now() + make_interval(secs => ${seconds}))
-        where webhook_id = ${webhook} and id <> ${newest}`,
+        where webhook_id = ${webhook} and id <> ${newest}`;
+    },
 
     async delete(tx: Tx, tenant: string, id: string): Promise<boolean> {
       return (await tx`delete from registry.webhooks where tenant_id = ${tenant} and id = ${id} returning id`).length >
