@@ -10,6 +10,7 @@ import { StartEnv } from "./env.ts";
 import { publishInstance } from "./instance.ts";
 import { openLogFile } from "./log-file.ts";
 import { tour } from "./tour.ts";
+import { traceTree } from "./trace-tree.ts";
 import { connectBus } from "../runtime/bus.ts";
 import { readEnv } from "../runtime/env.ts";
 import { type App, run } from "../runtime/lifecycle.ts";
@@ -38,7 +39,8 @@ await run(async (app) => {
   };
 
   const log = app.use(await openLogFile(dataDir, env.LOG_LEVEL));
-  const telemetry = app.use(await startTelemetry("sensorium", readEnv(TelemetryEnv)));
+  const shown = process.argv.includes("--trace") ? { exporter: traceTree((text) => process.stdout.write(text)) } : {};
+  const telemetry = app.use(await startTelemetry("sensorium", readEnv(TelemetryEnv), shown));
   const { port } = await startAll(app, log, telemetry, source);
   const baseUrl = `http://${env.HOST}:${port}/v1`;
   await ready(`http://${env.HOST}:${port}/readyz`, app.signal);

@@ -22,10 +22,10 @@ const deno = [existsSync(binary) ? binary : "deno", "run", "-P=start", "ops/star
 /** Starts it and waits for the line that says it is ready, or throws what it said instead. */
 export async function instance(
   dataDir: string,
-  options: { env?: Record<string, string>; runtime?: "node" | "deno" } = {},
+  options: { env?: Record<string, string>; runtime?: "node" | "deno"; args?: string[] } = {},
 ): Promise<TestInstance> {
   const [command, ...args] = options.runtime === "deno" ? deno : node;
-  const child = spawn(command, args, {
+  const child = spawn(command, [...args, ...options.args ?? []], {
     cwd: root,
     env: { ...process.env, DATA_DIR: dataDir, PORT: "0", ...options.env },
   });
