@@ -21,11 +21,13 @@ export function webhookHandlers(deps: {
   const { directory, publish, now } = deps;
 
   /** Whose request it is; what is known is tried first, and the bucket itself before giving up. */
-  const senderOf = async (slug: string, signed: Signed) => {
+  const senderOf = async (slug: string, request: Omit<Signed, "nowSeconds">, at: Date) => {
+    const nowMs = at.getTime();
+    const signed = { ...request, nowSeconds: Math.floor(nowMs / 1_000) };
     const known = directory.known(slug);
-    const found = verifying(known, signed);
+    const found = verifying(known, signed, nowMs);
     if (found.sender) return found.sender;
-    const newer = verifying(await directory.newer(slug), signed);
+    const newer = verifying(await directory.newer(slug), signed, nowMs);
     if (newer.sender) return newer.sender;
     // A tenant that does not exist costs as much time as one whose few secrets do not fit.
     for (let tried = found.tried + newer.tried; tried < DECOYS; tried++) hmacOf(decoy, "", signed.body);
@@ -36,7 +38,7 @@ export function webhookHandlers(deps: {
     async "webhooks.receive"({ body: { slug, headers, body: base64 } }) {
       const receivedAt = now();
       const body = Buffer.from(base64, "base64");
-      const sender = await senderOf(slug, { headers, body, nowSeconds: Math.floor(receivedAt.getTime() / 1_000) });
+      const sender = await senderOf(slug, { headers, body }, receivedAt);
       if (!sender) {
         measure().webhooks.add(1, { outcome: "bad_signature" });
         throw unauthenticated("The signature of the request does not verify");
@@ -89,11 +91,15 @@ interface Sender {
 }
 
 /** The first registration whose secret verifies, and how many secrets were tried. */
-function verifying(known: TenantWebhooks | undefined, signed: Signed): { sender?: Sender; tried: number } {
+function verifying(
+  known: TenantWebhooks | undefined,
+  signed: Signed,
+  nowMs: number,
+): { sender?: Sender; tried: number } {
   let tried = 0;
   for (const webhook of known?.webhooks ?? []) {
     for (const { key, expiresAtMs } of webhook.secrets) {
-      if (expiresAtMs <= signed.nowSeconds * 1_000) continue;
+      if (expiresAtMs <= nowMs) continue;
       const verdict = verify(webhook.preset, key, signed);
       if (verdict !== undefined) tried++;
       if (verdict) return { sender: { tenant: known!.tenant, webhook }, tried };

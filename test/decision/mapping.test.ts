@@ -1,5 +1,6 @@
 /** Messages from outside become events as the mapping or the preset says, or are refused with the reason. */
 import { createHash } from "node:crypto";
+import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { Fault } from "../../contracts/errors.ts";
 import type { CloudEvent } from "../../contracts/events.ts";
@@ -280,5 +281,50 @@ describe("a message of a connector", () => {
 
   test("that is no CloudEvent is refused without a mapping", () => {
     expect(refusal(() => mapMessage("s", null, message({}, "{}"))).code).toBe("invalid_event");
+  });
+});
+
+describe("whatever is in a body", () => {
+  const place = fc.constantFrom(
+    "/a",
+    "/a/0",
+    "/__proto__",
+    "/constructor/name",
+    "/a/b/c",
+    "x",
+    "{/a}-{/b}",
+    "header:h",
+  );
+  const field = fc.oneof(
+    { arbitrary: fc.constantFrom("a", "b", "__proto__", "type", "event"), weight: 3 },
+    fc.string(),
+  );
+  const body = fc.oneof(fc.dictionary(field, fc.jsonValue()), fc.jsonValue());
+  const only = (work: () => CloudEvent) => {
+    try {
+      const event = work();
+      expect(event.type).toMatch(/^com\.shop\.[\w-]+(\.[\w-]+)+$/);
+      expect(event.id.length).toBeGreaterThan(0);
+    } catch (thrown) {
+      if (!(thrown instanceof Fault)) throw thrown;
+      expect(thrown.code).toBe("invalid_event");
+    }
+  };
+
+  test("a mapping gives an event or says invalid_event", () => {
+    const mapping = fc.record({ entity: place, action: place, id: place, time: place, subject: place }, {
+      requiredKeys: ["entity", "action"],
+    });
+    fc.assert(
+      fc.property(mapping, body, fc.string(), (by, value, h) => only(() => mapped(by, value, { headers: { h } }))),
+    );
+  });
+
+  test.each(["github", "stripe", "slack"] as const)("so does the preset %s", (preset) => {
+    const headers = { "x-github-event": "issues" };
+    fc.assert(fc.property(body, (value) => {
+      fc.pre(!(preset === "slack" && (value as { type?: unknown } | null)?.type === "url_verification"));
+      only(() => mapped(null, value, { preset, headers }));
+    }));
   });
 });
