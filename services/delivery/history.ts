@@ -5,7 +5,7 @@
 import { Ending } from "../../contracts/pipeline.ts";
 import { subjects } from "../../contracts/subjects.ts";
 import type { Publisher } from "../../runtime/publish.ts";
-import type { AgentRef } from "./delivery-id.ts";
+import type { AgentRef, Handle } from "./delivery-id.ts";
 import { leaderGet, type Wire } from "./wire.ts";
 
 export interface History {
@@ -42,4 +42,18 @@ export const history = (publisher: Publisher, wire: Wire): History => ({
     }
     return [...endings.values()].reverse().slice(0, limit);
   },
+});
+
+/** The name under which HISTORY hears of a delivery: its place in its stream. */
+export const placeName = (shard: number, seq: number): string => `${shard}:${seq}`;
+
+export const endingOf = ({ seq, at, tier, event }: Handle, outcome: Ending["outcome"], by: string): Ending => ({
+  v: 1,
+  outcome,
+  seq,
+  at,
+  tier,
+  event,
+  ended_at: new Date().toISOString(),
+  by,
 });

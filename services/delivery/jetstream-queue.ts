@@ -4,19 +4,17 @@
  * process that another replica would need: any of them serves any agent. `docs/decisions/delivery-queue.md` has the
  * measurements.
  */
-import { createInbox, type Msg, nanos, type NatsConnection } from "@nats-io/nats-core";
-import { unavailable } from "../../contracts/errors.ts";
-import { DeliveryNote, type Ending, Expired, type QueuedDelivery } from "../../contracts/pipeline.ts";
-import { consumers, deliveryStreamName, HISTORY_WINDOW_MS } from "../../contracts/streams.ts";
+import type { NatsConnection } from "@nats-io/nats-core";
+import { DeliveryNote, type Expired, type QueuedDelivery } from "../../contracts/pipeline.ts";
+import { deliveryStreamName, HISTORY_WINDOW_MS } from "../../contracts/streams.ts";
 import { parseDelivery, shardOf, subjects } from "../../contracts/subjects.ts";
-import { consume, type Consumption, type Outcome, type Taken } from "../../runtime/consume.ts";
 import type { Log } from "../../runtime/log.ts";
 import type { Publisher } from "../../runtime/publish.ts";
-import { traceIn } from "../../runtime/telemetry.ts";
+import { burials } from "./burial.ts";
 import type { AgentRef, Handle } from "./delivery-id.ts";
-import { history } from "./history.ts";
-import type { DeadDelivery, Keep, Lease, Queue } from "./queue.ts";
-import { tiers } from "./tiers.ts";
+import { endingOf, history, placeName } from "./history.ts";
+import { consumerName, leasesOn, nanoseconds } from "./leases.ts";
+import type { Keep, Lease, Queue } from "./queue.ts";
 import { deleteMessage, leaderGet, type Wire } from "./wire.ts";
 
 export interface JetStreamQueue extends Queue, AsyncDisposable {
@@ -48,22 +46,13 @@ interface Place {
   readonly delivery: QueuedDelivery;
 }
 
-/**
- * A pull that finds nothing waits this long: without it, one in a hundred right after a publish finds nothing although
- * the message is there.
- */
-const EMPTY_PULL_MS = 50;
-const PULL_LIMIT_MS = 5_000;
-/** How often a wait for fewer deliveries than the agent has priorities looks at those it does not wait for. */
-const LOOK_AGAIN_MS = 200;
+const READ_LIMIT_MS = 5_000;
 /**
  * HISTORY forgets a delivery after its window, and at a restart of the broker all but the last hundred of an agent. A
  * delivery queued longer ago than this, or before the connection was last made, is therefore looked up before it ends.
  */
 const TRUST_MS = HISTORY_WINDOW_MS / 2;
 const CLOCK_SKEW_MS = 5_000;
-/** A dead letter that cannot be stored is tried again at least this often. */
-const MAX_RETRY_MS = 5_000;
 
 export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQueue> {
   const {
@@ -73,141 +62,14 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     shards,
     visibilityMs,
     maxAttempts,
-    retentionMs,
     keep,
     log,
     trustAfterMs = CLOCK_SKEW_MS,
   } = options;
   const endings = history(publisher, wire);
-  const high = tiers(nc, wire, shards);
-  const ensured = new Set<string>();
-  /** Where a lease came from: its place in the stream, and where to give it back. */
-  const taken = new WeakMap<Lease, { readonly seq: number; readonly reply: string }>();
-  const waiting = new Set<() => void>();
-  let connectedAt = Date.now();
+  const handedOut = leasesOn(options);
+  const { bury, ...burial } = await burials({ nc, wire, endings, keep, log });
   const exhaustedReason = `Not acknowledged within ${visibilityMs / 1_000} s in any of ${maxAttempts} attempts`;
-
-  void (async () => {
-    for await (const status of nc.status()) {
-      if (status.type !== "reconnect") continue;
-      connectedAt = Date.now();
-      ensured.clear();
-      high.forget();
-      // The broker has forgotten the pulls of whoever waits.
-      for (const wake of waiting) wake();
-    }
-  })();
-
-  // Leasing
-
-  /** Made at an agent's first poll here, which also brings an older one up to the limits of today. */
-  const ensureConsumer = async (owner: AgentRef, tier: number) => {
-    const stream = streamOf(owner);
-    const name = consumerName(owner, tier);
-    const made = await wire.api(`CONSUMER.DURABLE.CREATE.${stream}.${name}`, {
-      stream_name: stream,
-      config: {
-        durable_name: name,
-        filter_subject: subjects.delivery(shardOf(owner.agent, shards), owner.tenant, owner.agent, tier),
-        deliver_policy: "all",
-        ack_policy: "explicit",
-        ack_wait: nanoseconds(visibilityMs),
-        max_deliver: maxAttempts,
-        max_ack_pending: 100_000,
-        max_waiting: 512,
-        inactive_threshold: nanoseconds(retentionMs),
-      },
-    });
-    if ("error" in (made as object)) {
-      throw unavailable("The agent's queue cannot be opened; try again shortly", (made as { error: unknown }).error);
-    }
-    ensured.add(name);
-  };
-
-  const pull = async (owner: AgentRef, tier: number, batch: number, expiresMs: number): Promise<readonly Msg[]> => {
-    const name = consumerName(owner, tier);
-    for (let tries = 0; tries < 3; tries++) {
-      if (!ensured.has(name)) await ensureConsumer(owner, tier);
-      const { messages, status } = await wire.gather(
-        nextOf(streamOf(owner), name),
-        JSON.stringify({ batch, no_wait: true, ...(expiresMs > 0 ? { expires: nanoseconds(expiresMs) } : {}) }),
-        { most: batch, limitMs: PULL_LIMIT_MS },
-      );
-      if (messages.length > 0 || status === 404 || status === 408) return messages;
-      ensured.delete(name); // 503, 409: the consumer is gone or moving
-    }
-    throw unavailable("The agent's queue does not answer; try again shortly");
-  };
-
-  /** What can be had at once, from the highest tier down. */
-  const take = async (owner: AgentRef, limit: number, expiresMs: number): Promise<Lease[]> => {
-    const leases: Lease[] = [];
-    for (const tier of [...await high.of(owner), 0]) {
-      const left = limit - leases.length;
-      if (left === 0) break;
-      const patient = tier === 0 && leases.length === 0;
-      const messages = await pull(owner, tier, left, patient ? expiresMs : 0);
-      if (tier > 0 && messages.length === 0) high.foundEmpty(owner);
-      leases.push(...messages.map(asLease));
-    }
-    return leases;
-  };
-
-  /** The first delivery to come in any tier, in the time given; nothing when something new must be looked at. */
-  const waitForFirst = async (
-    owner: AgentRef,
-    limit: number,
-    waitMs: number,
-    signal: AbortSignal,
-  ): Promise<Lease[]> => {
-    const leases: Lease[] = [];
-    const inbox = createInbox();
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const answers = nc.subscribe(inbox, {
-      callback: (error, msg) => {
-        if (error || msg.headers?.code === 100) return;
-        if (!msg.headers?.code) leases.push(asLease(msg));
-        resolve();
-      },
-    });
-    const wake = () => resolve();
-    const unhear = high.onHigh(owner, wake);
-    waiting.add(wake);
-    signal.addEventListener("abort", wake);
-    let timer: NodeJS.Timeout | undefined;
-    try {
-      const tiers = [...await high.of(owner), 0];
-      // Each may bring one at the same moment, and what is put back has used up an attempt that nobody saw. So no more
-      // of them are waited for than may bring one; the others are looked at in between.
-      const awaited = tiers.slice(-limit);
-      const patienceMs = awaited.length < tiers.length ? Math.min(waitMs, LOOK_AGAIN_MS) : waitMs;
-      timer = setTimeout(wake, patienceMs);
-      for (const tier of awaited) {
-        const body = JSON.stringify({ batch: 1, expires: nanoseconds(patienceMs) });
-        nc.publish(nextOf(streamOf(owner), consumerName(owner, tier)), body, { reply: inbox });
-      }
-      if (!signal.aborted) await promise;
-    } finally {
-      signal.removeEventListener("abort", wake);
-      waiting.delete(wake);
-      clearTimeout(timer);
-      unhear();
-      // Ends the pull at the broker, and still takes in what it had sent by then.
-      await Promise.race([answers.drain(), new Promise((done) => setTimeout(done, 1_000))]);
-    }
-    return leases;
-  };
-
-  function asLease(msg: Msg): Lease {
-    const { attempt, seq, at } = readReply(msg.reply!);
-    const delivery = msg.json<QueuedDelivery>();
-    const { origin } = delivery;
-    const tier = parseDelivery(msg.subject)!.priority;
-    const handle = { ...origin ?? { seq, at, tier }, event: delivery.seq };
-    const lease = { attempt, delivery, handle, trace: traceIn(msg.headers) };
-    taken.set(lease, { seq, reply: msg.reply! });
-    return lease;
-  }
 
   /**
    * What others must know of these leases, before the agent does: a note where the first look would mislead, and an
@@ -220,7 +82,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     for (const lease of leases) {
       const { attempt, handle, delivery } = lease;
       if (attempt === 1 && !delivery.origin && maxAttempts > 1) continue;
-      const { seq } = taken.get(lease)!;
+      const seq = handedOut.seqOf(lease);
       published.push(writeNote(shard, handle.seq, { v: 1, seq, tier: delivery.priority, attempt }));
       if (attempt >= maxAttempts) published.push(setAlarm(owner, seq, attempt, visibilityMs));
     }
@@ -240,11 +102,6 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
         "Nats-Schedule-Target": subjects.expired(shard, seq),
       },
     );
-  };
-
-  const putBack = async (leases: readonly Lease[]) => {
-    for (const lease of leases) nc.publish(taken.get(lease)!.reply, "-NAK");
-    if (leases.length > 0) await nc.flush();
   };
 
   // Finding a delivery again
@@ -277,20 +134,9 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
 
   // Ending
 
-  const placeName = (owner: AgentRef, seq: number) => `${shardOf(owner.agent, shards)}:${seq}`;
-  const endingOf = ({ seq, at, tier, event }: Handle, outcome: Ending["outcome"], by: string): Ending => ({
-    v: 1,
-    outcome,
-    seq,
-    at,
-    tier,
-    event,
-    ended_at: new Date().toISOString(),
-    by,
-  });
-
+  const nameOf = ({ agent }: AgentRef, seq: number) => placeName(shardOf(agent, shards), seq);
   /** Queued since we connected: no restart of the broker can have made its consumer forget whom it was handed to. */
-  const isOfThisConnection = ({ at }: Handle) => at > connectedAt + trustAfterMs;
+  const isOfThisConnection = ({ at }: Handle) => at > handedOut.connectedAt() + trustAfterMs;
   const isTrusted = (handle: Handle) => isOfThisConnection(handle) && handle.at > Date.now() - TRUST_MS;
 
   /** Whether this call ended it, and where it must be taken out of the stream now. */
@@ -301,13 +147,13 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       : await find(owner, handle);
     if (!place) return { counts: false, ended: handle };
     const ending = endingOf(handle, "acknowledged", by);
-    let told = await endings.end(owner, placeName(owner, place.seq), ending);
+    let told = await endings.end(owner, nameOf(owner, place.seq), ending);
     if (told && told.earlier?.outcome !== "acknowledged" && place === handle) {
       // It died where it first was. A replay has taken it elsewhere.
       const elsewhere = await find(owner, handle);
       if (!elsewhere || elsewhere.seq === place.seq) return { counts: false };
       place = elsewhere;
-      told = await endings.end(owner, placeName(owner, place.seq), ending);
+      told = await endings.end(owner, nameOf(owner, place.seq), ending);
     }
     // What another is sending to the dead must stay until it is among them.
     if (told && told.earlier?.outcome !== "acknowledged") return { counts: false };
@@ -333,87 +179,15 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     }));
   };
 
-  // Dying
-
-  /** Ends each as dead, unless it has ended otherwise, stores them and takes them out. True for what is now dealt with. */
-  const bury = async (expired: readonly Expired[]): Promise<boolean[]> => {
-    const dead = await Promise.all(expired.map(async ({ shard, seq, attempt, reason, by }) => {
-      const found = await leaderGet(wire, deliveryStreamName(shard), { seq });
-      const parsed = found && parseDelivery(found.subject);
-      if (!found || !parsed) return undefined;
-      const owner = { tenant: parsed.tenant, agent: parsed.agent };
-      const delivery = found.json<QueuedDelivery>();
-      const origin = delivery.origin ?? { seq, at: found.at, tier: parsed.priority };
-      const handle = { ...origin, event: delivery.seq };
-      const told = await endings.end(owner, placeName(owner, seq), endingOf(handle, "dead", by));
-      if (told?.earlier?.outcome === "acknowledged") {
-        await deleteMessage(wire, deliveryStreamName(shard), seq);
-        return undefined;
-      }
-      const counts = !told || told.earlier?.by === by;
-      const item: DeadDelivery = { owner, handle, generation: seq, attempt, reason, delivery };
-      return { counts, item };
-    }));
-    const items = dead.flatMap((found) => found ? [found.item] : []);
-    if (items.length > 0) await keep(items);
-    await Promise.all(items.map(({ owner, generation }) => deleteMessage(wire, streamOf(owner), generation)));
-    return dead.map((found) => found?.counts ?? false);
-  };
-
-  const work = async (batch: readonly Taken[]): Promise<Outcome[]> => {
-    try {
-      const expired = batch.map(readExpired);
-      await bury(expired.filter((item) => item !== undefined));
-      return batch.map(() => "done");
-    } catch (error) {
-      log.warn("dead_letters.delayed", { deliveries: batch.length, error });
-      return batch.map(({ attempt }) => ({ retryInMs: Math.min(MAX_RETRY_MS, 250 * 2 ** Math.min(attempt, 6)) }));
-    }
-  };
-
-  const expiry: Consumption = await consume({
-    nc,
-    consumer: consumers.expiry,
-    config: { filter_subjects: ["expired.>", "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"] },
-    batch: 20,
-    work,
-    log,
-  });
-
   return {
     async lease(owner, limit, waitMs, signal) {
-      const until = performance.now() + waitMs;
-      for (let pauseMs = 20;; pauseMs = Math.min(1_000, 2 * pauseMs)) {
-        let leases = await take(owner, limit, waitMs > 0 ? 0 : EMPTY_PULL_MS);
-        const leftMs = until - performance.now();
-        if (leases.length === 0 && leftMs > 0 && !signal.aborted) {
-          const waitsFrom = performance.now();
-          leases = await waitForFirst(owner, limit, leftMs, signal);
-          if (leases.length === 0) {
-            if (signal.aborted || performance.now() >= until) return [];
-            // Something else happened, or the broker takes no more waiters: look again, but not in a tight circle.
-            if (performance.now() - waitsFrom < LOOK_AGAIN_MS) await new Promise((done) => setTimeout(done, pauseMs));
-            continue;
-          }
-          if (signal.aborted) {
-            await putBack(leases);
-            return [];
-          }
-          if (leases.length < limit) leases.push(...await take(owner, limit - leases.length, 0));
-        }
-        leases.sort((a, b) => b.delivery.priority - a.delivery.priority || taken.get(a)!.seq - taken.get(b)!.seq);
-        await putBack(leases.splice(limit));
-        await announce(owner, leases);
-        return leases;
-      }
+      const taken = await handedOut.lease(owner, limit, waitMs, signal);
+      await announce(owner, taken);
+      return taken;
     },
 
-    putBack,
-
-    async drop(leases) {
-      for (const lease of leases) nc.publish(taken.get(lease)!.reply, "+TERM");
-      if (leases.length > 0) await nc.flush();
-    },
+    putBack: handedOut.putBack,
+    drop: handedOut.drop,
 
     async acknowledge(owner, handles, by) {
       const results = await Promise.all(handles.map((handle) => acknowledgeOne(owner, handle, by)));
@@ -476,7 +250,7 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       const { messages } = await wire.gather(
         "$JS.API.DIRECT.GET.NOTES",
         JSON.stringify({ multi_last: ended.map(({ seq }) => subjects.note(shard, seq)), batch: ended.length }),
-        { most: Infinity, limitMs: PULL_LIMIT_MS },
+        { most: Infinity, limitMs: READ_LIMIT_MS },
       );
       const attempts = new Map(
         messages.map((msg) => [msg.headers!.get("Nats-Subject"), DeliveryNote.parse(msg.json()).attempt]),
@@ -488,11 +262,11 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       }));
     },
 
-    isAlive: () => expiry.isAlive(),
+    isAlive: burial.isAlive,
 
     async [Symbol.asyncDispose]() {
-      await expiry[Symbol.asyncDispose]();
-      await high[Symbol.asyncDispose]();
+      await burial[Symbol.asyncDispose]();
+      await handedOut[Symbol.asyncDispose]();
     },
   };
 
@@ -513,29 +287,4 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     }
     await nc.flush();
   }
-}
-
-/** Whole ones: the broker takes a delay with a fraction for no delay at all, and a wait for a bad request. */
-const nanoseconds = (ms: number) => nanos(Math.ceil(ms));
-const consumerName = ({ agent }: AgentRef, tier: number) => `${agent}-${tier}`;
-const nextOf = (stream: string, consumer: string) => `$JS.API.CONSUMER.MSG.NEXT.${stream}.${consumer}`;
-
-/** `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<attempt>.<seq>.<consumer seq>.<ns>.<pending>` */
-function readReply(reply: string): { attempt: number; seq: number; at: number } {
-  const tokens = reply.split(".");
-  const from = tokens.length >= 11 ? 6 : 4;
-  return { attempt: Number(tokens[from]), seq: Number(tokens[from + 1]), at: Number(tokens[from + 3]!.slice(0, -6)) };
-}
-
-const decoder = new TextDecoder();
-
-/** An alarm that went off, an intent to reject, or the broker's advisory. */
-function readExpired({ subject, body }: Taken): Expired | undefined {
-  const message: unknown = JSON.parse(decoder.decode(body));
-  if (subject.startsWith("expired.")) return Expired.parse(message);
-  const { stream, stream_seq, deliveries } = message as { stream: string; stream_seq: number; deliveries: number };
-  const shard = /^DELIVERIES-(\d+)$/.exec(stream)?.[1];
-  if (shard === undefined) return undefined;
-  const reason = `Not acknowledged in any of ${deliveries} attempts`;
-  return { v: 1, shard: Number(shard), seq: stream_seq, attempt: deliveries, reason, by: "" };
 }
