@@ -69,8 +69,8 @@ test.concurrent.each(["SIGTERM", "SIGKILL"] as const)(
           if (event_id === "extended") expect(forgetful).toBe(true);
           expect(["leased", "queued", ...(forgetful ? ["extended"] : [])]).toContain(event_id);
           seen.set(event_id, attempt_count);
-          if (event_id === "queued") {
-            expect(attempt_count).toBe(1);
+          if (event_id === "queued") expect(attempt_count).toBe(1);
+          if (event_id !== "leased") {
             expect(await call("delivery.ack", { body: { delivery_ids: [id] } })).toEqual({ acknowledged: 1 });
           }
         }
@@ -79,7 +79,9 @@ test.concurrent.each(["SIGTERM", "SIGKILL"] as const)(
       "the second attempt",
       60_000,
     );
-    expect(await call("delivery.ack", { body: { delivery_ids: [extended] } })).toEqual({ acknowledged: 1 });
+    expect(await call("delivery.ack", { body: { delivery_ids: [extended] } })).toEqual({
+      acknowledged: seen.has("extended") ? 0 : 1,
+    });
     expect(await call("delivery.ack", { body: { delivery_ids: [extended, acknowledged] } })).toEqual({
       acknowledged: 0,
     });
@@ -99,7 +101,7 @@ test.concurrent.each(["SIGTERM", "SIGKILL"] as const)(
       [rejected, 1],
     ]);
     const recent = await call("delivery.recent", { path: { id: agent_id! }, query: {} });
-    expect(recent.events.map(({ event_id }) => event_id)).toEqual(["extended", "queued", "acknowledged"]);
+    expect(recent.events.map(({ event_id }) => event_id).sort()).toEqual(["acknowledged", "extended", "queued"]);
     expect(await poll(10, 1)).toEqual([]);
 
     const replay = () =>
