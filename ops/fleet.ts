@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createWriteStream, existsSync } from "node:fs";
-import { mkdir } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
 import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -18,8 +18,10 @@ const denoBinary = join(root, `node_modules/@deno/linux-${process.arch}-glibc/de
 export type Runtime = "node" | "deno";
 const commands: Record<Runtime, readonly [string, ...string[]]> = {
   node: [process.versions.deno ? "node" : process.execPath],
-  deno: [existsSync(denoBinary) ? denoBinary : "deno", "run", "-P"],
+  deno: [existsSync(denoBinary) ? denoBinary : "deno", "run"],
 };
+/** Sets of deno.json. Memory's index is native code. */
+const permissions = (program: Program) => program === "memory" ? "-P=memory" : "-P";
 
 /** In the order of their needs; the gateway last, so that nothing is promised before it can be kept. */
 export const programs = ["registry", "delivery", "fanout", "ingest", "memory", "connector", "gateway"] as const;
@@ -108,7 +110,7 @@ export async function startFleet(options: FleetOptions): Promise<Fleet> {
   };
 }
 
-async function memberOf(
+export async function memberOf(
   program: Program,
   name: string,
   { dataDir, env, runtime }: { dataDir: string; env: Record<string, string>; runtime: Runtime },
@@ -126,7 +128,8 @@ async function memberOf(
     healthUrl,
     async start() {
       const output = createWriteStream(join(dataDir, `${name}.log`), { flags: "a" });
-      const started = spawn(command, [...args, fileOf(program)], {
+      const allowed = runtime === "deno" ? [permissions(program)] : [];
+      const started = spawn(command, [...args, ...allowed, fileOf(program)], {
         cwd: root,
         env: { ...process.env, ...env, PORT: String(port), HOST: "127.0.0.1", HEALTH_PORT: String(healthPort) },
         stdio: ["ignore", "pipe", "pipe"],
@@ -152,7 +155,8 @@ async function isReady(healthUrl: string, child: ChildProcess, name: string, dat
     if (answer?.ok) return;
     await new Promise((done) => setTimeout(done, 50));
   }
-  throw new Error(`${name} did not become ready; ${join(dataDir, `${name}.log`)} says why`);
+  const said = await readFile(join(dataDir, `${name}.log`), "utf8").catch(() => "");
+  throw new Error(`${name} did not become ready: ${said.split("\n").slice(-12).join("\n")}`);
 }
 
 async function brokerNodes(
