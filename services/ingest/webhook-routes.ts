@@ -1,13 +1,18 @@
 /** The webhooks of every tenant as the registry last announced them, with their secrets ready to verify. */
 import { createSecretKey, type KeyObject } from "node:crypto";
+import { jetstreamManager } from "@nats-io/jetstream";
 import type { KV, KvEntry } from "@nats-io/kv";
 import type { NatsConnection } from "@nats-io/nats-core";
+import { z } from "zod";
 import { type Mapping, type Preset, WebhookRoutes } from "../../contracts/ingestion.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { parseWebhookKey, webhookKey } from "../../contracts/subjects.ts";
 import { isLive, openBucket, watchBucket } from "../../runtime/buckets.ts";
 import type { Log } from "../../runtime/log.ts";
 import { unseal } from "../../runtime/secret.ts";
+
+/** The registry's own count of changes: unlike a revision it grows on when a bucket is lost and made again. */
+const Announced = WebhookRoutes.extend({ version: z.number().default(0) });
 
 export interface Registration {
   readonly id: string;
@@ -27,8 +32,9 @@ export interface TenantWebhooks {
 export interface WebhookDirectory extends AsyncDisposable {
   known(slug: string): TenantWebhooks | undefined;
   /**
-   * Asks the bucket itself; undefined when it holds nothing newer than what is known. A webhook whose creation was
-   * answered a moment ago is found this way before the watch has brought it.
+   * What is not known yet; undefined when there is nothing. A webhook whose creation was answered a moment ago is found
+   * this way before the watch has brought it. Whether there is anything newer is asked in the same way for every tenant,
+   * so that the time of a refusal does not tell whether a tenant exists.
    */
   newer(slug: string): Promise<TenantWebhooks | undefined>;
   /** By the slug of the tenant or by its id. */
@@ -41,17 +47,19 @@ export async function openWebhookDirectory(
   log: Log,
 ): Promise<WebhookDirectory> {
   const kv: KV = await openBucket(nc, buckets.webhooks);
-  const bySlug = new Map<string, TenantWebhooks & { revision: number }>();
+  const manager = await jetstreamManager(nc, { checkAPI: false });
+  const bySlug = new Map<string, TenantWebhooks & { version: number }>();
+  /** How far the watch has come. */
+  let seen = 0;
   const apply = (entry: KvEntry): void => {
     const slug = parseWebhookKey(entry.key);
-    if (slug === undefined || (bySlug.get(slug)?.revision ?? 0) >= entry.revision) return;
-    const { tenant, webhooks } = isLive(entry)
-      ? WebhookRoutes.parse(entry.json())
-      : { tenant: "", webhooks: [] } satisfies WebhookRoutes;
+    if (slug === undefined || !isLive(entry)) return;
+    const { version, tenant, webhooks } = Announced.parse(entry.json());
+    if ((bySlug.get(slug)?.version ?? -1) >= version) return;
     bySlug.set(slug, {
       tenant,
       slug,
-      revision: entry.revision,
+      version,
       webhooks: webhooks.map(({ secrets, ...webhook }) => ({
         ...webhook,
         secrets: secrets.map(({ sealed, expires_at }) => ({
@@ -61,15 +69,27 @@ export async function openWebhookDirectory(
       })),
     });
   };
-  const watch = watchBucket({ nc, bucket: buckets.webhooks, apply, log });
+  const watch = watchBucket({
+    nc,
+    bucket: buckets.webhooks,
+    log,
+    apply(entry) {
+      apply(entry);
+      seen = entry.revision;
+    },
+  });
   await watch.ready;
+  const newest = async (): Promise<number> => {
+    const subject = `$KV.${buckets.webhooks.name}.>`;
+    return (await manager.direct.getMessage(`KV_${buckets.webhooks.name}`, { last_by_subj: subject }))?.seq ?? 0;
+  };
   const newer = async (slug: string) => {
-    const before = bySlug.get(slug)?.revision;
-    // A name that no tenant can have is asked for all the same, under one that none can have either.
-    const entry = await kv.get(webhookKey(/^[a-z0-9-]{1,63}$/.test(slug) ? slug : "-"));
+    if (await newest() === seen || !/^[a-z0-9-]{1,63}$/.test(slug)) return undefined;
+    const before = bySlug.get(slug)?.version;
+    const entry = await kv.get(webhookKey(slug));
     if (entry) apply(entry);
     const now = bySlug.get(slug);
-    return now && now.revision !== before ? now : undefined;
+    return now && now.version !== before ? now : undefined;
   };
   return {
     known: (slug) => bySlug.get(slug),
