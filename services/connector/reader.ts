@@ -3,7 +3,7 @@
  * each message before it is accepted, rejects what can never be an event, and connects again when the link breaks.
  */
 import type { Delivery, Message } from "rhea-promise";
-import { Fault } from "../../contracts/errors.ts";
+import { faultFrom } from "../../contracts/errors.ts";
 import type { Published } from "../../contracts/events.ts";
 import type { AmqpSecrets, ConnectorRoute, ConnectorStatus } from "../../contracts/ingestion.ts";
 import type { Log } from "../../runtime/log.ts";
@@ -106,31 +106,42 @@ async function take(
   { stop, broken }: { stop: AbortSignal; broken: AbortSignal },
 ): Promise<void> {
   const signal = AbortSignal.any([stop, broken]);
-  const received = receivedIn(message);
-  const id = received.message_id ?? null;
-  const refuse = (reason: string) => {
-    delivery.reject({ condition: "amqp:invalid-field", description: reason });
+  // Over a link that broke meanwhile nothing can be said: the broker sends the message again, a duplicate by then.
+  const tell = (verdict: () => void) => broken.aborted ? undefined : verdict();
+  const refuse = (reason: string, id: string | null) => {
+    tell(() => delivery.reject({ condition: "amqp:invalid-field", description: reason }));
     note.message({ rejected: reason }, id);
   };
+  const received = readable(message);
+  if (!received) return refuse("The message cannot be read", null);
+  const id = received.message_id ?? null;
   const size = Math.floor(received.body.length * 3 / 4);
-  if (size > MAX_BODY_BYTES) return refuse(`The body has ${size} bytes; the limit is ${MAX_BODY_BYTES}`);
+  if (size > MAX_BODY_BYTES) return refuse(`The body has ${size} bytes; the limit is ${MAX_BODY_BYTES}`, id);
   for (let failures = 0, riddles = 0; !signal.aborted; failures++) {
     try {
       const { status } = await ingest(received);
-      // Over a link that broke meanwhile nothing can be said: the broker sends it again, and it is a duplicate then.
-      if (!broken.aborted) delivery.accept();
+      tell(() => delivery.accept());
       return note.message(status, id);
     } catch (thrown) {
-      if (!(thrown instanceof Fault)) throw thrown;
-      if (thrown.code === "invalid_event" || thrown.code === "validation_failed") return refuse(thrown.message);
-      if (thrown.code === "internal_error" && ++riddles >= MAX_RIDDLES) {
-        return refuse(`It could not be taken in after ${MAX_RIDDLES} tries`);
+      const fault = faultFrom(thrown);
+      if (fault.code === "invalid_event" || fault.code === "validation_failed") return refuse(fault.message, id);
+      if (fault.code === "internal_error" && ++riddles >= MAX_RIDDLES) {
+        return refuse(`It could not be taken in after ${MAX_RIDDLES} tries`, id);
       }
-      if (failures === 0) log.warn("connector.pipeline_away", { source: route.source, error: thrown });
+      if (failures === 0) log.warn("connector.pipeline_away", { source: route.source, error: fault });
       await pause(delayAfter(failures + 1), signal);
     }
   }
-  if (!broken.aborted) delivery.release();
+  tell(() => delivery.release());
+}
+
+/** What a message holds; undefined for values that have no form outside AMQP. */
+function readable(message: Message): Received | undefined {
+  try {
+    return receivedIn(message);
+  } catch {
+    return undefined;
+  }
 }
 
 /** Doubling, with jitter over the upper half: a fleet that lost its broker must not come back in one step. */

@@ -305,7 +305,7 @@ describe.skipIf(typeof program === "string")("with a real RabbitMQ", () => {
         await w.broker.start();
         await until(100, 60_000);
         expect(new Set(got.map((payload) => payload.id)).size).toBe(100);
-          await remove(id);
+        await remove(id);
       },
       90_000,
     );
