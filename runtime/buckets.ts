@@ -21,7 +21,20 @@ export async function openBucket(nc: NatsConnection, bucket: Bucket): Promise<KV
     const manager = await jetstreamManager(nc);
     await manager.streams.update(`KV_${bucket.name}`, { num_replicas: replicas });
   }
+  if (replicas > 1) await answering(kv);
   return kv;
+}
+
+/** A bucket that was made a moment ago, here or by another replica, is there before its nodes answer for it. */
+async function answering(kv: KV): Promise<void> {
+  for (let attempt = 1;; attempt++) {
+    try {
+      return void await kv.get("anything");
+    } catch (error) {
+      if (attempt === 20) throw error;
+      await new Promise((resolve) => setTimeout(resolve, Math.min(1_000, 50 * 2 ** attempt)));
+    }
+  }
 }
 
 export const isLive = (entry: KvEntry | null): entry is KvEntry => entry !== null && entry.operation === "PUT";
