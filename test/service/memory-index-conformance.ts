@@ -5,7 +5,7 @@ import { ulid } from "../../contracts/identity.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex, Reach } from "../../services/memory/index/port.ts";
 import { queryTerms, sparseOf } from "../../services/memory/lexical.ts";
 
-export const DIMENSION = 16;
+export const DIMENSION = 64;
 
 /** A direction of its own for each number; neighbours in number are near in direction. */
 export function direction(n: number, dimension = DIMENSION): Float32Array {

@@ -5,17 +5,22 @@
  * Up to a few thousand memories both legs look at every slot. Above that, words have posting lists and vectors a graph,
  * which is built in the background: slots it does not hold yet are still looked at one by one, so nothing is missed.
  */
-import { Index, MetricKind, ScalarKind } from "usearch";
+import { exactSearch, Index, MetricKind, ScalarKind } from "usearch";
 import { type MemoryType, memoryTypes } from "../../../contracts/memory.ts";
-import { Best } from "./best.ts";
+import { isZero } from "../vectors.ts";
+import type { Best } from "./best.ts";
 import type { Entry, Standing } from "./port.ts";
 
-/** Looking at every slot costs about 0.4 µs a slot; the graph about 0.5 ms whatever the size. */
-const EXACT_LIMIT = 2_000;
+/** Looking at every slot costs about 0.05 µs a slot; the graph about 0.5 ms whatever the size, and 0.3 ms to add to. */
+const EXACT_LIMIT = 4_000;
 const CONNECTIVITY = 16;
 const EXPANSION_ADD = 128;
 /** How widely the graph is searched: above 0.99 of the ten nearest on texts of people, at about half a millisecond. */
 const EXPANSION_SEARCH = 256;
+
+/** Beyond this a search of the graph costs more than looking at each slot that passes. */
+const MOST_ASKED = 1_000;
+const SAMPLE = 128;
 
 export interface Filter {
   readonly type?: MemoryType;
@@ -48,8 +53,9 @@ export class Partition {
   #freshness = new Float64Array(16);
   #expiries = new Float64Array(16);
   #dense: Int8Array;
-  /** 0: the slot has no vector. */
-  #scales = new Float32Array(16);
+  #hasVector = new Uint8Array(16);
+  /** What one step of the 8 bits of a vector's component stands for; the same for all, so that they compare as they are. */
+  readonly #step: number;
   #terms = new Uint32Array(256);
   #weights = new Uint8Array(256);
   /** Where each slot's words begin; one longer than the slots. */
@@ -62,6 +68,9 @@ export class Partition {
 
   constructor(dimension: number) {
     this.#dimension = dimension;
+    // Six times what a component of a vector of length 1 is on average; what little lies beyond is cut. A cosine moves by
+    // less than a thousandth.
+    this.#step = Math.min(1, 6 / Math.sqrt(dimension)) / 127;
     this.#dense = new Int8Array(16 * dimension);
   }
 
@@ -127,10 +136,10 @@ export class Partition {
     const until = Math.min(this.size, this.#inGraph + count);
     const vectors = new Float32Array((until - this.#inGraph) * this.#dimension);
     for (let slot = this.#inGraph; slot < until; slot++) {
-      if (this.#scales[slot] === 0 || !this.#alive[slot]) continue;
+      if (!this.#hasVector[slot] || !this.#alive[slot]) continue;
       const from = slot * this.#dimension;
       const to = keys.length * this.#dimension;
-      for (let i = 0; i < this.#dimension; i++) vectors[to + i] = this.#dense[from + i]! * this.#scales[slot]!;
+      for (let i = 0; i < this.#dimension; i++) vectors[to + i] = this.#dense[from + i]! * this.#step;
       keys.push(BigInt(slot));
     }
     if (keys.length > 0) {
@@ -184,32 +193,57 @@ export class Partition {
   }
 
   /** Offers the memories nearest to the query among those that pass. */
-  nearest(query: Float32Array, filter: Filter, best: Best): void {
-    if (!this.#graph || this.#inGraph === 0) return this.#scan(query, filter, best, 0);
-    // Asked for more than wanted: some of what comes back is removed or does not pass.
+  nearest(asker: Float32Array, filter: Filter, best: Best): void {
+    // See `#nearestFrom`: a query too must begin where its buffer begins.
+    const query = asker.byteOffset === 0 ? asker : asker.slice();
     const wanted = Math.min(best.room, this.alive);
-    const asked = Math.min(this.#graph.size(), Math.ceil(wanted * 1.2) + Math.min(this.removed, 200));
+    // Some of what a search finds is removed or does not pass, so it is asked for more than is wanted.
+    const asked = Math.ceil(wanted / Math.max(0.001, this.#shareThatPasses(filter)) * 1.2) + 8;
+    if (asked > MOST_ASKED) return this.#offerEach(query, filter, best, 0);
     let found = 0;
-    if (asked > 0) {
-      const { keys } = this.#graph.search(query, asked, 1);
-      for (const key of keys) {
-        const slot = Number(key);
-        if (!this.#passes(slot, filter)) continue;
-        found++;
-        best.offer(slot, this.similarityAt(slot, query)!);
-      }
-    }
-    // A filter that few memories pass leaves too little of what the graph finds; then every slot is looked at.
-    if (found < Math.min(wanted, asked) && found < best.room) {
+    const offer = (slot: number) => {
+      if (!this.#hasVector[slot] || !this.#passes(slot, filter)) return;
+      found++;
+      best.offer(slot, this.similarityAt(slot, query)!);
+    };
+    if (this.#graph) { for (const key of this.#graph.search(query, asked, 1).keys) offer(Number(key)); }
+    this.#nearestFrom(this.#inGraph, query, asked, offer);
+    // Fewer than wanted though there may be more: then every slot that passes is looked at.
+    if (found < wanted && asked < this.size) {
       best.clear();
-      return this.#scan(query, filter, best, 0);
+      this.#offerEach(query, filter, best, 0);
     }
-    this.#scan(query, filter, best, this.#inGraph);
+  }
+
+  /** The nearest of the slots that the graph does not hold, all of them compared. */
+  #nearestFrom(from: number, query: Float32Array, asked: number, offer: (slot: number) => void): void {
+    const count = this.size - from;
+    if (count <= asked) {
+      for (let slot = from; slot < this.size; slot++) offer(slot);
+      return;
+    }
+    let largest = 0;
+    for (const value of query) largest = Math.max(largest, Math.abs(value));
+    if (largest === 0) return;
+    const rounded = Int8Array.from(query, (value) => Math.round(value / largest * 127));
+    // The library reads from the start of a buffer, whatever the view of it says: what begins later must be copied.
+    const until = this.size * this.#dimension;
+    const slots = from === 0 ? this.#dense.subarray(0, until) : this.#dense.slice(from * this.#dimension, until);
+    for (const key of exactSearch(slots, rounded, this.#dimension, asked, MetricKind.IP, 1).keys) {
+      offer(from + Number(key));
+    }
+  }
+
+  /** Judged by a few slots spread over all. */
+  #shareThatPasses(filter: Filter): number {
+    const stride = Math.max(1, Math.floor(this.size / SAMPLE));
+    let [passing, looked] = [0, 0];
+    for (let slot = this.size - 1; slot >= 0; slot -= stride, looked++) if (this.#passes(slot, filter)) passing++;
+    return passing / Math.max(1, looked);
   }
 
   similarityAt(slot: number, query: Float32Array): number | null {
-    const scale = this.#scales[slot]!;
-    if (scale === 0) return null;
+    if (!this.#hasVector[slot]) return null;
     const dense = this.#dense;
     let [a, b, c, d] = [0, 0, 0, 0];
     const dimension = this.#dimension;
@@ -222,7 +256,7 @@ export class Partition {
       d += query[i + 3]! * dense[at + 3]!;
     }
     for (let i = whole; i < dimension; i++, at++) a += query[i]! * dense[at]!;
-    return (a + b + c + d) * scale;
+    return (a + b + c + d) * this.#step;
   }
 
   /** The same without what was removed. Vectors and weights come out as they went in: both are exact at their steps. */
@@ -232,7 +266,6 @@ export class Partition {
       if (!this.#alive[slot]) continue;
       const [from, until] = [this.#offsets[slot]!, this.#offsets[slot + 1]!];
       const at = slot * this.#dimension;
-      const scale = this.#scales[slot]!;
       const expiry = this.#expiries[slot]!;
       fresh.add({
         id: this.#ids[slot]!,
@@ -240,9 +273,9 @@ export class Partition {
         type: memoryTypes[this.#types[slot]!]!,
         ...this.standingAt(slot),
         expiresAt: expiry === Infinity ? null : expiry,
-        ...(scale === 0 ? {} : {
-          dense: Float32Array.from(this.#dense.subarray(at, at + this.#dimension), (value) => value * scale),
-        }),
+        ...(this.#hasVector[slot]
+          ? { dense: Float32Array.from(this.#dense.subarray(at, at + this.#dimension), (value) => value * this.#step) }
+          : {}),
         sparse: {
           terms: this.#terms.slice(from, until),
           weights: Float32Array.from(this.#weights.subarray(from, until), (weight) => weight / WEIGHT_STEPS),
@@ -252,11 +285,10 @@ export class Partition {
     return fresh;
   }
 
-  #scan(query: Float32Array, filter: Filter, best: Best, from: number): void {
+  #offerEach(query: Float32Array, filter: Filter, best: Best, from: number): void {
     for (let slot = from; slot < this.size; slot++) {
-      if (this.#scales[slot] === 0 || !this.#passes(slot, filter)) continue;
-      const similarity = this.similarityAt(slot, query)!;
-      if (similarity > best.least) best.offer(slot, similarity);
+      if (!this.#hasVector[slot] || !this.#passes(slot, filter)) continue;
+      best.offer(slot, this.similarityAt(slot, query)!);
     }
   }
 
@@ -269,16 +301,13 @@ export class Partition {
   }
 
   #keepVector(slot: number, vector: Float32Array | undefined): void {
-    this.#scales[slot] = 0;
-    if (!vector || vector.length !== this.#dimension) return;
-    let largest = 0;
-    for (const value of vector) largest = Math.max(largest, Math.abs(value));
-    if (largest === 0) return;
-    // A scale of its own for each vector: an error below a thousandth of a cosine at a quarter of the memory.
-    const scale = largest / 127;
-    this.#scales[slot] = scale;
+    this.#hasVector[slot] = 0;
+    if (!vector || vector.length !== this.#dimension || isZero(vector)) return;
+    this.#hasVector[slot] = 1;
     const at = slot * this.#dimension;
-    for (let i = 0; i < vector.length; i++) this.#dense[at + i] = Math.round(vector[i]! / scale);
+    for (let i = 0; i < vector.length; i++) {
+      this.#dense[at + i] = Math.max(-127, Math.min(127, Math.round(vector[i]! / this.#step)));
+    }
   }
 
   #keepWords(slot: number, { sparse: { terms, weights } }: Kept): void {
@@ -334,7 +363,7 @@ export class Partition {
     this.#importances = enlarged(this.#importances, new Float32Array(capacity));
     this.#freshness = enlarged(this.#freshness, new Float64Array(capacity));
     this.#expiries = enlarged(this.#expiries, new Float64Array(capacity));
-    this.#scales = enlarged(this.#scales, new Float32Array(capacity));
+    this.#hasVector = enlarged(this.#hasVector, new Uint8Array(capacity));
     this.#offsets = enlarged(this.#offsets, new Uint32Array(capacity + 1));
     this.#dense = enlarged(this.#dense, new Int8Array(capacity * this.#dimension));
   }

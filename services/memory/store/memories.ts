@@ -8,6 +8,9 @@ import { readable, type Reader } from "./access.ts";
 /** What a page of answers may weigh: a message on the bus has an end, and so has a reader's patience. */
 const PAGE_BYTES = 8 * 1024 * 1024;
 
+/** How many memories are compared letter by letter where no index can be asked; about a quarter of a second's work. */
+const SCANNED = 10_000;
+
 export interface Filter {
   readonly type?: MemoryType;
   readonly scope?: MemoryScope;
@@ -167,15 +170,19 @@ export function memoryStore(sql: Sql, options: {
       return { memories: rows.map(plain), isCut: (rows[0]?.found ?? 0) > rows.length };
     },
 
-    /** Memories that contain one of the texts, or any memories when there are none; for when no index can be asked. */
+    /**
+     * Memories that contain one of the texts, or any memories when there are none; for when no index can be asked. Only
+     * the newest are looked at: this must be over before its caller has given up.
+     */
     containing: (reader: Reader, filter: Filter, texts: readonly string[], limit: number): Promise<Found[]> =>
       sql<Found[]>`
         select m.id, m.confidence, m.importance, m.sparse,
           (extract(epoch from coalesce(m.freshness_date, m.updated_at)) * 1000)::float8 as "freshAt"
-        from memory.memories m where ${matching(reader, filter)} ${
+        from (select * from memory.memories m where ${matching(reader, filter)} order by m.id desc limit ${SCANNED}) m
+        ${
         texts.length === 0
           ? sql``
-          : sql`and (${
+          : sql`where (${
             texts.map(contains).reduce((either, one, i) => i === 0 ? one : sql`${either} or ${one}`, sql``)
           })`
       } order by m.id desc limit ${limit}`,
