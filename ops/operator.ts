@@ -26,6 +26,8 @@ export interface Operator {
   ask<N extends OperationName>(name: N, body: Body<N>): Promise<Output<N>>;
   /** Prints an answer for whoever reads it. */
   print(answer: unknown, forPeople: string): void;
+  /** A line for people alone, while an answer takes its time. */
+  say(line: string): void;
   /** Goes on only when it is meant: `yes` was given, or somebody at the keyboard says so. */
   confirm(what: string, options: { yes?: boolean }): Promise<void>;
   /** Where the gateway is reached from outside, without the version segment. */
@@ -53,6 +55,7 @@ export function operator(terminal: Terminal, isJson: () => boolean, fail: () => 
   return {
     ask,
     print: (answer, forPeople) => terminal.print(isJson() ? JSON.stringify(answer ?? {}, null, 2) : forPeople),
+    say: (line) => isJson() ? undefined : terminal.print(line),
     async confirm(what, { yes }) {
       if (yes) return;
       if (!terminal.question || isJson()) {
