@@ -99,6 +99,14 @@ test("a sender's own secret comes from standard input and is not repeated", asyn
   expect(response.status).toBe(202);
 });
 
+test("a program gives the mapping as JSON", async () => {
+  const mapping = { entity: "order", action: "/action", entity_id: "/n" };
+  const create = ["webhook", "create", ...whose(), "--source", "shop", "--mapping"];
+  expect((await json(...create, JSON.stringify(mapping))).webhook.mapping).toEqual(mapping);
+  expect((await ops(...create, "{")).code).toBe(2);
+  expect(await ops(...create, '{"entity":"x"}')).toMatchObject({ code: 1, stderr: expect.stringContaining("action") });
+});
+
 test("what is wrongly called says so with exit code 2, and what is refused with 1", async () => {
   const create = ["webhook", "create", ...whose(), "--source", "shop"];
   const answers = await Promise.all([
