@@ -140,11 +140,15 @@ test(
     expect(spans.filter(({ isError }) => isError)).toEqual([]);
 
     // A poll takes deliveries of many traces: it is a trace of its own, and links to each of theirs.
-    const polls = otlp.spans.filter(({ name, links }) => name === "receive DELIVERIES" && links.length > 0);
+    const traceOf = (poll: { traceId: string }) => otlp.spans.filter(({ traceId }) => traceId === poll.traceId);
+    const polls = await eventually(() => {
+      const found = otlp.spans.filter(({ name, links }) => name === "receive DELIVERIES" && links.length > 0);
+      // Each process sends its spans when it likes.
+      return found.length === 2 && found.every((poll) => traceOf(poll).length >= 4) && found;
+    }, "the traces of both polls");
     expect(polls.map(({ links }) => links)).toEqual([1, 2].map(() => [{ traceId: TRACE, spanId: queue.spanId }]));
     for (const poll of polls) {
-      const trace = otlp.spans.filter(({ traceId }) => traceId === poll.traceId);
-      expect(drawn(trace, undefined)).toEqual([
+      expect(drawn(traceOf(poll), undefined)).toEqual([
         "gateway: server GET /v1/delivery/poll",
         "  gateway: client delivery/delivery.poll",
         "    delivery: server delivery/delivery.poll",
