@@ -54,6 +54,20 @@ export interface Fleet extends AsyncDisposable {
   readonly urls: readonly string[];
 }
 
+/** Migrations and announcements first, the door last; between them everyone at once, as containers do. */
+const stages: ((program: Program) => boolean)[] = [
+  (program) => program === "registry",
+  (program) => program !== "registry" && program !== "gateway",
+  (program) => program === "gateway",
+];
+
+/** Waited for as a whole, so that what did start is stopped when something did not. */
+const allOf = <T>(results: readonly PromiseSettledResult<T>[]): T[] =>
+  results.map((result) => {
+    if (result.status === "rejected") throw result.reason;
+    return result.value;
+  });
+
 export interface FleetOptions {
   /** Holds the brokers' data and everyone's output. */
   readonly dataDir: string;
@@ -88,17 +102,21 @@ export async function startFleet(options: FleetOptions): Promise<Fleet> {
     ...options.env,
   };
   const present = (options.programs ?? programs).filter((program) => existsSync(join(root, fileOf(program))));
-  const members: Member[] = [];
-  for (const program of present) {
+  const startGroup = async (program: Program) => {
     // Two replicas that start at once is the common case, and must work.
-    const group = await Promise.all(Array.from({ length: replicas }, async (_, i) => {
+    const group = await Promise.allSettled(Array.from({ length: replicas }, async (_, i) => {
       const member = await memberOf(program, `${program}-${i + 1}`, { dataDir, env, runtime });
       stack.defer(() => member.stop());
       await member.start();
       return member;
     }));
-    members.push(...group);
     log(`${program} ready${replicas > 1 ? `, ${replicas} times` : ""}`);
+    return allOf(group);
+  };
+  const members: Member[] = [];
+  for (const stage of stages) {
+    const groups = await Promise.allSettled(present.filter((program) => stage(program)).map(startGroup));
+    members.push(...allOf(groups).flat());
   }
   const kept = stack.move();
   return {

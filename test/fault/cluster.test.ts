@@ -12,7 +12,7 @@ test(
       brokers: 3,
       replicas: 2,
       programs: ["registry", "delivery", "fanout", "ingest", "gateway"],
-      env: { DELIVERY_SHARDS: "2", VISIBILITY_TIMEOUT_SECONDS: "10", FANOUT_ACK_WAIT_SECONDS: "5" },
+      env: { DELIVERY_SHARDS: "2", VISIBILITY_TIMEOUT_SECONDS: "5", FANOUT_ACK_WAIT_SECONDS: "5" },
     });
     const tenant = await system.tenant();
     const publisher = await tenant.agent();
