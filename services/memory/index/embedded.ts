@@ -2,7 +2,8 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { idf, type SparseVector } from "../lexical.ts";
 import { Best } from "./best.ts";
-import { type Filter, HIGHEST_WEIGHT, Partition } from "./partition.ts";
+import { buildApart } from "./graph.ts";
+import { type Filter, GRAPH_LIMIT, HIGHEST_WEIGHT, Partition } from "./partition.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex, Reach } from "./port.ts";
 
 interface Place {
@@ -26,11 +27,11 @@ interface Part {
 
 /** Below this, what is removed is not worth making a partition anew. */
 const WASTE_LIMIT = 1_000;
-/** About 5 ms of work for the graph, then at least as long for everybody else. */
+/** About 5 ms of work for the graph, then four times as long for everybody else in this process. */
 const TEND_AT_ONCE = 16;
-const TEND_PAUSE_MS = 5;
+const TEND_PAUSE_MS = 20;
 
-export function embeddedIndex(dimension: number): MemoryIndex {
+export function embeddedIndex(dimension: number, graphLimit = GRAPH_LIMIT): MemoryIndex {
   const tenants = new Map<string, Tenant>();
   const stop = new AbortController();
   let tending: Promise<void> | undefined;
@@ -48,8 +49,17 @@ export function embeddedIndex(dimension: number): MemoryIndex {
         for (const { partitions } of tenants.values()) {
           for (const partition of partitions.values()) {
             if (partition.waiting === 0) continue;
-            partition.tend(TEND_AT_ONCE);
             waits = true;
+            if (partition.isFarBehind) {
+              const { vectors, adopt } = partition.forGraph();
+              const graph = await buildApart(vectors, stop.signal).catch(() => undefined);
+              if (graph) {
+                adopt(graph);
+                continue;
+              }
+            }
+            // Also where no thread can be had: slower, but it gets there.
+            partition.tend(TEND_AT_ONCE);
             await pause(TEND_PAUSE_MS, undefined, { signal: stop.signal }).catch(() => {});
             if (stop.signal.aborted) return;
           }
@@ -74,7 +84,7 @@ export function embeddedIndex(dimension: number): MemoryIndex {
         remove(tenant, entry.id);
         const key = partitionOf(entry);
         let partition = tenant.partitions.get(key);
-        if (!partition) tenant.partitions.set(key, partition = new Partition(dimension));
+        if (!partition) tenant.partitions.set(key, partition = new Partition(dimension, graphLimit));
         tenant.places.set(entry.id, { partition: key, slot: partition.add(entry), version: entry.version });
         if (entry.scope === "team") noteOwner(tenant, entry.agent, key);
         if (partition.waiting > 0) tend();

@@ -2,22 +2,23 @@
  * Memories that the same readers may see, in columns: one agent's own, one team's, or the institution's. A slot is never
  * used twice; what is removed is marked, and left behind when the partition is next made anew.
  *
- * Up to a few thousand memories both legs look at every slot. Above that, words have posting lists and vectors a graph,
- * which is built in the background: slots it does not hold yet are still looked at one by one, so nothing is missed.
+ * Where there are few memories both legs look at every slot. Above a number words have posting lists, and above a larger
+ * one vectors a graph. It is built in the background: slots it does not hold yet are still compared, so none is missed.
  */
-import { exactSearch, Index, MetricKind, ScalarKind } from "usearch";
+import { exactSearch, type Index, MetricKind } from "usearch";
 import { type MemoryType, memoryTypes } from "../../../contracts/memory.ts";
 import { isZero } from "../vectors.ts";
 import type { Best } from "./best.ts";
+import { addAll, newGraph, type Vectors } from "./graph.ts";
 import type { Entry, Standing } from "./port.ts";
 
-/** Looking at every slot costs about 0.05 µs a slot; the graph about 0.5 ms whatever the size, and 0.3 ms to add to. */
-const EXACT_LIMIT = 4_000;
-const CONNECTIVITY = 16;
-const EXPANSION_ADD = 128;
-/** How widely the graph is searched: above 0.99 of the ten nearest on texts of people, at about half a millisecond. */
-const EXPANSION_SEARCH = 256;
+/** Below this, a memory's words are looked through as quickly as lists of them are kept. */
+const POSTINGS_LIMIT = 2_000;
+/** Comparing every vector costs about 0.04 µs each, the graph about a millisecond whatever the size. */
+export const GRAPH_LIMIT = 20_000;
 
+/** Fewer are added where they are. */
+const REBUILD_LIMIT = 2_000;
 /** Beyond this a search of the graph costs more than looking at each slot that passes. */
 const MOST_ASKED = 1_000;
 const SAMPLE = 128;
@@ -40,6 +41,7 @@ interface Postings {
 
 export class Partition {
   readonly #dimension: number;
+  readonly #graphLimit: number;
   #capacity = 16;
   /** Slots given out so far. */
   size = 0;
@@ -66,8 +68,9 @@ export class Partition {
   #inGraph = 0;
   #scores = new Float32Array(16);
 
-  constructor(dimension: number) {
+  constructor(dimension: number, graphLimit = GRAPH_LIMIT) {
     this.#dimension = dimension;
+    this.#graphLimit = graphLimit;
     // Six times what a component of a vector of length 1 is on average; what little lies beyond is cut. A cosine moves by
     // less than a thousandth.
     this.#step = Math.min(1, 6 / Math.sqrt(dimension)) / 127;
@@ -105,7 +108,7 @@ export class Partition {
     this.#keepWords(slot, entry);
     this.size++;
     if (this.#postings) this.#post(slot);
-    else if (this.size > EXACT_LIMIT) this.#makePostings();
+    else if (this.size > POSTINGS_LIMIT) this.#makePostings();
     return slot;
   }
 
@@ -117,35 +120,44 @@ export class Partition {
 
   /** How many slots still wait for the graph. */
   get waiting(): number {
-    return this.size > EXACT_LIMIT ? this.size - this.#inGraph : 0;
+    return this.size > this.#graphLimit ? this.size - this.#inGraph : 0;
+  }
+
+  /** Whether so many wait that the graph is better built anew, elsewhere; each time at least half as large again. */
+  get isFarBehind(): boolean {
+    return this.waiting > Math.max(REBUILD_LIMIT, this.#inGraph / 2);
   }
 
   /** Adds up to `count` waiting slots to the graph. */
   tend(count: number): void {
     if (this.waiting === 0) return;
-    this.#graph ??= new Index({
-      metric: MetricKind.IP,
-      dimensions: this.#dimension,
-      quantization: ScalarKind.F16,
-      connectivity: CONNECTIVITY,
-      expansion_add: EXPANSION_ADD,
-      expansion_search: EXPANSION_SEARCH,
-      multi: false,
-    });
-    const keys: bigint[] = [];
     const until = Math.min(this.size, this.#inGraph + count);
-    const vectors = new Float32Array((until - this.#inGraph) * this.#dimension);
-    for (let slot = this.#inGraph; slot < until; slot++) {
-      if (!this.#hasVector[slot] || !this.#alive[slot]) continue;
-      const from = slot * this.#dimension;
-      const to = keys.length * this.#dimension;
-      for (let i = 0; i < this.#dimension; i++) vectors[to + i] = this.#dense[from + i]! * this.#step;
-      keys.push(BigInt(slot));
-    }
-    if (keys.length > 0) {
-      this.#graph.add(BigUint64Array.from(keys), vectors.subarray(0, keys.length * this.#dimension), 1);
-    }
+    addAll(this.#graph ??= newGraph(this.#dimension), this.#vectors(this.#inGraph, until), 0, count);
     this.#inGraph = until;
+  }
+
+  /** What a graph of all slots is built from, and how it is then taken. */
+  forGraph(): { readonly vectors: Vectors; readonly adopt: (graph: Index) => void } {
+    const until = this.size;
+    return {
+      vectors: this.#vectors(0, until),
+      adopt: (graph) => {
+        this.#graph = graph;
+        this.#inGraph = until;
+      },
+    };
+  }
+
+  /** Copies, because they may go to another thread. */
+  #vectors(from: number, until: number): Vectors {
+    const slots: number[] = [];
+    for (let slot = from; slot < until; slot++) if (this.#hasVector[slot] && this.#alive[slot]) slots.push(slot);
+    const dimension = this.#dimension;
+    const dense = new Int8Array(slots.length * dimension);
+    slots.forEach((slot, i) => {
+      dense.set(this.#dense.subarray(slot * dimension, (slot + 1) * dimension), i * dimension);
+    });
+    return { dimension, step: this.#step, slots: Uint32Array.from(slots), dense };
   }
 
   /** In how many memories each term occurs. */
@@ -261,7 +273,7 @@ export class Partition {
 
   /** The same without what was removed. Vectors and weights come out as they went in: both are exact at their steps. */
   compacted(): Partition {
-    const fresh = new Partition(this.#dimension);
+    const fresh = new Partition(this.#dimension, this.#graphLimit);
     for (let slot = 0; slot < this.size; slot++) {
       if (!this.#alive[slot]) continue;
       const [from, until] = [this.#offsets[slot]!, this.#offsets[slot + 1]!];
