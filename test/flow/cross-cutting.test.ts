@@ -173,7 +173,13 @@ test("a handler that crashes is a 500 envelope that says nothing of why", async 
   await using _crashing = await begin(async (app) => {
     const boom = () => Promise.reject(new Error("secret of the house"));
     app.use(
-      await serve({ nc: w.bus.nc, service: "registry", handlers: { "auth.token": boom } as never, checks: {}, log: silent }),
+      await serve({
+        nc: w.bus.nc,
+        service: "registry",
+        handlers: { "auth.token": boom } as never,
+        checks: {},
+        log: silent,
+      }),
     );
   });
   const answer = await w.request("POST", "/auth/token", { body: { api_key: `ak_live_${"0".repeat(32)}` } });
