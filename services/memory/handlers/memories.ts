@@ -19,7 +19,8 @@ type MemoryOperations =
   | "memories.delete"
   | "memories.promote";
 
-const UPDATE_ATTEMPTS = 5;
+/** A change is made to what was read; when others were faster it is read and judged again. */
+const ATTEMPTS = 5;
 
 export function memoryHandlers(deps: {
   readonly memories: MemoryStore;
@@ -75,7 +76,7 @@ export function memoryHandlers(deps: {
     },
 
     async "memories.update"({ path: { id }, body }, { caller, signal }) {
-      for (let attempt = 0; attempt < UPDATE_ATTEMPTS; attempt++) {
+      for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
         const before = await writable(caller, id);
         if (Object.values(body).every((value) => value === undefined)) return before;
         const text = { title: body.title ?? before.title, content: body.content ?? before.content };
@@ -87,7 +88,7 @@ export function memoryHandlers(deps: {
           return updated;
         }
       }
-      throw unavailable("The memory is being changed by others; try again shortly");
+      throw busy();
     },
 
     async "memories.delete"({ path: { id } }, { caller }) {
@@ -98,22 +99,30 @@ export function memoryHandlers(deps: {
 
     async "memories.promote"({ path: { id }, body }, { caller, seed }) {
       if (body.scope === "team" && !body.team_id) throw teamMissing("a team_id when the scope is team");
-      const before = await writable(caller, id);
-      if (await memories.wasPromotedBy(caller, id, seed)) return before;
-      const team = body.scope === "team" ? body.team_id! : before.team_id;
-      const promoted = widens(before.scope, body.scope) &&
-        await memories.promote(caller, id, before.scope, body.scope, team, seed);
-      if (!promoted) {
-        throw ruleBroken("scope_only_widens", `A memory of scope ${before.scope} cannot be promoted to ${body.scope}`, {
-          memory_id: id,
-          scope: before.scope,
-        });
+      for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+        const before = await writable(caller, id);
+        if (await memories.wasPromotedBy(caller, id, seed)) return before;
+        if (!widens(before.scope, body.scope)) {
+          throw ruleBroken(
+            "scope_only_widens",
+            `A memory of scope ${before.scope} cannot be promoted to ${body.scope}`,
+            { memory_id: id, scope: before.scope },
+          );
+        }
+        const team = body.scope === "team" ? body.team_id! : before.team_id;
+        // From the scope that was judged: another request may have widened it meanwhile.
+        const promoted = await memories.promote(caller, id, before.scope, body.scope, team, seed);
+        if (promoted) {
+          await keeper.written(caller.tenant, [id]);
+          return promoted;
+        }
       }
-      await keeper.written(caller.tenant, [id]);
-      return promoted;
+      throw busy();
     },
   };
 }
+
+const busy = () => unavailable("The memory is being changed by others; try again shortly");
 
 const widens = (from: Memory["scope"], to: Memory["scope"]) => memoryScopes.indexOf(to) > memoryScopes.indexOf(from);
 

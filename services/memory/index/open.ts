@@ -12,6 +12,8 @@ import type { MemoryIndex } from "./port.ts";
 /** Reading a tenant takes about 20 µs a memory. Whoever asks for a larger one too early is answered by words alone. */
 const PATIENCE_MS = 1_500;
 
+const WARMED = 50;
+
 export interface OpenIndex {
   readonly kind: "embedded" | "qdrant";
   readonly index: MemoryIndex;
@@ -36,5 +38,19 @@ export async function openIndex(deps: {
   }
   const index = app.use(embeddedIndex(embedder.dimension));
   const idleMs = env.MEMORY_INDEX_IDLE_MINUTES * 60_000;
-  return { kind: "embedded", index, keeper: app.use(follower({ index, rows, log, patienceMs: PATIENCE_MS, idleMs })) };
+  const keeper = app.use(follower({ index, rows, log, patienceMs: PATIENCE_MS, idleMs }));
+  app.watch(warm(keeper, rows, app.signal, log));
+  return { kind: "embedded", index, keeper };
+}
+
+/** Reads the first tenants before anybody asks. With few it is all of them; with many, each is read when it is needed. */
+async function warm(keeper: Keeper, rows: IndexRows, signal: AbortSignal, log: Log): Promise<void> {
+  try {
+    for (const tenant of (await rows.tenants()).slice(0, WARMED)) {
+      if (signal.aborted) return;
+      await keeper.ready(tenant);
+    }
+  } catch (error) {
+    log.warn("memory.index_cold", { error });
+  }
 }

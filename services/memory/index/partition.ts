@@ -15,7 +15,7 @@ import type { Entry, Standing } from "./port.ts";
 /** Below this, a memory's words are looked through as quickly as lists of them are kept. */
 const POSTINGS_LIMIT = 2_000;
 /** Comparing every vector costs about 0.04 µs each, the graph about a millisecond whatever the size. */
-export const GRAPH_LIMIT = 20_000;
+export const GRAPH_LIMIT = 30_000;
 
 /** Fewer are added where they are. */
 const REBUILD_LIMIT = 2_000;
