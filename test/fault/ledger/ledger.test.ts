@@ -2,6 +2,9 @@
  * Processes and the broker are killed with SIGKILL in the middle of events, over and over, while publishers and agents
  * go on as best they can; a ledger kept outside says whether every promise was kept. `npm test` sends 1,500 events,
  * `npm run test:faults` 20,000. LEDGER_EVENTS, LEDGER_SEED and LEDGER_KILLS change that.
+ *
+ * The short form was seen to fail when fan-out acknowledges an event before its deliveries are queued, when ingest
+ * answers before the event is stored, and when a second acknowledgement counts.
  */
 import { expect, test } from "vitest";
 import type { Member, Program } from "../../../ops/fleet.ts";
@@ -77,8 +80,8 @@ test(
     );
 
     const killed = new Map<string, number>();
+    const starting = new Map<Member, Promise<void>>();
     try {
-      const starting = new Map<Member, Promise<void>>();
       for (let kill = 0; kill < KILLS; kill++) {
         sent.allowed = Math.floor(EVENTS * (kill + 1) / (KILLS + 1));
         await eventually(() => sent.count >= sent.allowed, "events to kill something in the middle of", PATIENCE_MS);
@@ -95,7 +98,7 @@ test(
         await Promise.all(replicas.map((member) => starting.get(member)));
         const doomed = random() < 0.25 ? replicas : [replicas[Math.floor(random() * replicas.length)]!];
         await Promise.all(doomed.map((member) => member.stop("SIGKILL")));
-        for (const member of doomed) starting.set(member, startSupervised(member));
+        for (const member of doomed) starting.set(member, startSupervised(member, over.signal));
       }
       sent.allowed = EVENTS + half;
       await Promise.all([...publishing, ...starting.values()]);
@@ -113,7 +116,7 @@ test(
       await pause(VISIBILITY_SECONDS * 1_000 + 500);
     } finally {
       over.abort();
-      await Promise.allSettled([...working, ...publishing]);
+      await Promise.allSettled([...working, ...publishing, ...starting.values()]);
     }
     for (const reader of readers) await readDeadLetters(http, ledger, reader);
 
@@ -159,10 +162,9 @@ async function readersIn(f: TestFleet): Promise<{ readers: Reader[]; tokens: Map
   const readers: Reader[] = [];
   const tokens = new Map<string, string>();
   const early = EVENTS / 4;
-  for (const glob of ["*", "com.even.*"]) {
+  for (const patterns of [["*", "com.even.*", "com.odd.*"], ["*"]]) {
     const tenant = await f.tenant();
     tokens.set(tenant.id, tenant.adminToken);
-    const patterns = glob === "*" ? ["*", "com.even.*", "com.odd.*"] : ["*"];
     for (const event_type of patterns) {
       const { id, token, call } = await tenant.agent();
       const priority = readers.length % 2 * 3;
@@ -249,7 +251,14 @@ async function publish(
 /** Polls and acknowledges until it is over. */
 async function work(http: Http, ledger: Ledger, reader: Reader, over: AbortSignal): Promise<void> {
   const { id, token, tenant } = reader;
-  while (!over.aborted) {
+  const ended: string[] = [];
+  for (let round = 0; !over.aborted; round++) {
+    if (round % 5 === 4 && ended.length > 0) {
+      // Some of the latest and some of the oldest, which may have ended before the last crash.
+      const delivery_ids = [...new Set([...ended.slice(-20), ...ended.slice(0, 20)])];
+      const again = await http("POST", "/delivery/ack", token, { delivery_ids });
+      if (again?.body.acknowledged > 0) ledger.wrongs.push(`${again!.body.acknowledged} were acknowledged twice`);
+    }
     const polled = await http("GET", "/delivery/poll?limit=50&wait=1", token);
     if (!polled || polled.status !== 200) {
       if (polled) ledger.wrongs.push(`A poll was answered ${polled.status}`);
@@ -265,6 +274,7 @@ async function work(http: Http, ledger: Ledger, reader: Reader, over: AbortSigna
       const acked = await http("POST", "/delivery/ack", token, { delivery_ids: wanted });
       if (acked?.status === 200) {
         ledger.acknowledged(id, wanted, acked.body.acknowledged);
+        ended.push(...wanted);
         break;
       }
       if (acked) ledger.wrongs.push(`An acknowledgement was answered ${acked.status}`);
@@ -284,12 +294,12 @@ async function readDeadLetters(http: Http, ledger: Ledger, { id, token, tenant }
 }
 
 /** A process that meets the broker's absence at its start ends, and is started again, as any supervisor does. */
-async function startSupervised(member: Member): Promise<void> {
+async function startSupervised(member: Member, over: AbortSignal): Promise<void> {
   for (let tries = 1;; tries++) {
     try {
       return await member.start();
     } catch (error) {
-      if (tries === 10) throw error;
+      if (tries === 10 || over.aborted) throw error;
       await member.stop("SIGKILL");
     }
   }
