@@ -54,11 +54,17 @@ export async function start(
           } as const;
           const body = { tenant, source, mapping, ...message };
           const { address } = route.settings;
-          const attributes = { "messaging.system": "amqp", "messaging.destination.name": address };
+          const attributes = {
+            "messaging.system.name": "amqp",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": address,
+            "request.id": origin.requestId,
+          };
           // The sender's trace, as a property of the message or an attribute of the CloudEvent.
           const from = (name: string) => message.headers[name] ?? message.headers[`ce-${name}`];
           return await inSpan(
-            `receive ${address}`,
+            `process ${address}`,
             { kind: "consumer", attributes, from },
             async () => (await bus.ask("events.ingest", { path: {}, query: {}, body }, origin)).read(),
           );
