@@ -2,9 +2,11 @@
 import { z } from "zod";
 import { GatewayEnv } from "../gateway/env.ts";
 import { TelemetryEnv } from "../runtime/telemetry.ts";
+import { ConnectorEnv } from "../services/connector/env.ts";
 import { DeliveryEnv } from "../services/delivery/env.ts";
 import { FanoutEnv } from "../services/fanout/env.ts";
 import { IngestEnv } from "../services/ingest/env.ts";
+import { MemoryEnv } from "../services/memory/env.ts";
 import { RegistryEnv } from "../services/registry/env.ts";
 
 export const StartEnv = z.object({
@@ -12,6 +14,8 @@ export const StartEnv = z.object({
   ...DeliveryEnv.shape,
   ...FanoutEnv.shape,
   ...IngestEnv.shape,
+  ...ConnectorEnv.shape,
+  ...MemoryEnv.shape,
   ...GatewayEnv.shape,
   ...TelemetryEnv.shape,
   DATA_DIR: z.string().default(".data").describe("Where everything is kept"),

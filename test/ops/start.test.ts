@@ -87,6 +87,7 @@ test.each([
   [{ PORT: "eighty" }, /PORT/],
   [{ PORT: "70000" }, /PORT/],
   [{ DURABILITY: "maybe" }, /DURABILITY/],
+  [{ QDRANT_URL: "nowhere" }, /QDRANT_URL/],
   [{ RATE_LIMIT_AGENT_PER_MINUTE: "-1" }, /RATE_LIMIT_AGENT_PER_MINUTE/],
   [{ HOST: "256.0.0.1" }, /HOST/],
 ])("an unusable value is one clear line and exit code 1: %j", async (env, said) => {
