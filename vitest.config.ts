@@ -5,7 +5,8 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     globalSetup: ["test/support/postgres.ts"],
     pool: "forks",
-    maxWorkers: 2,
+    // Half of what the tests do is wait, so one more than the cores of a small machine.
+    maxWorkers: 3,
     testTimeout: 30_000,
     hookTimeout: 60_000,
     reporters: ["default", "json"],

@@ -247,7 +247,10 @@ async function newFolder() {
   const path = await mkdtemp(join(tmpdir(), "sensorium-embedded-"));
   // As an ordinary folder: mkdtemp's own mode would shut out the user that Postgres runs as.
   await chmod(path, 0o755);
-  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
+  return {
+    path,
+    [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 }),
+  };
 }
 
 async function start(dataDir: string) {

@@ -21,6 +21,6 @@ export default async function setup(project: TestProject): Promise<() => Promise
   project.provide("databaseUrl", server.url);
   return async () => {
     await server.stop();
-    await rm(dataDir, { recursive: true, force: true });
+    await rm(dataDir, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 });
   };
 }

@@ -7,10 +7,13 @@ import postgres from "postgres";
 import { inject } from "vitest";
 import { type EmbeddedNats, startNats } from "../../ops/embedded/nats.ts";
 
-/** Removed when the block ends. */
+/** Removed when the block ends, also while a server that was killed is still writing its last file there. */
 export async function temporaryFolder(): Promise<{ path: string } & AsyncDisposable> {
   const path = await mkdtemp(join(tmpdir(), "sensorium-test-"));
-  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) };
+  return {
+    path,
+    [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 10, retryDelay: 100 }),
+  };
 }
 
 /** A broker that can be stopped, killed and started again on the same port with the same data. */
