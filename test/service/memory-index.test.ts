@@ -6,7 +6,7 @@ import { filterOf, qdrantIndex } from "../../services/memory/index/qdrant.ts";
 import { conformance, DIMENSION, words } from "./memory-index-conformance.ts";
 
 conformance("embedded", async () => embeddedIndex(DIMENSION));
-conformance("embedded, its graph from 500 memories on,", async () => embeddedIndex(DIMENSION, 500));
+conformance("embedded, its graph from 500 memories on,", async () => embeddedIndex(DIMENSION, { graphLimit: 500 }));
 
 const url = process.env.QDRANT_URL;
 if (url) {

@@ -1,5 +1,6 @@
 /** The index that needs no other server: in this process's memory, made from Postgres whenever it is missing. */
 import { setTimeout as pause } from "node:timers/promises";
+import { type Log, silent } from "../../../runtime/log.ts";
 import { idf, type SparseVector } from "../lexical.ts";
 import { Best } from "./best.ts";
 import { buildApart } from "./graph.ts";
@@ -30,11 +31,18 @@ const WASTE_LIMIT = 1_000;
 /** About 5 ms of work for the graph, then four times as long for everybody else in this process. */
 const TEND_AT_ONCE = 16;
 const TEND_PAUSE_MS = 20;
+const QUIET_MS = 400;
+const LONGEST_WAIT_MS = 10_000;
 
-export function embeddedIndex(dimension: number, graphLimit = GRAPH_LIMIT): MemoryIndex {
+export function embeddedIndex(
+  dimension: number,
+  options: { readonly graphLimit?: number; readonly log?: Log } = {},
+): MemoryIndex {
+  const { graphLimit = GRAPH_LIMIT, log = silent } = options;
   const tenants = new Map<string, Tenant>();
   const stop = new AbortController();
   let tending: Promise<void> | undefined;
+  let toldAt = 0;
 
   const tenantOf = (name: string): Tenant => {
     let tenant = tenants.get(name);
@@ -43,7 +51,13 @@ export function embeddedIndex(dimension: number, graphLimit = GRAPH_LIMIT): Memo
   };
 
   const tend = () => {
+    toldAt = Date.now();
     tending ??= (async () => {
+      // A tenant that is just being read is better built once, when it is there.
+      for (const begun = Date.now(); Date.now() - toldAt < QUIET_MS && Date.now() - begun < LONGEST_WAIT_MS;) {
+        await pause(QUIET_MS / 4, undefined, { signal: stop.signal }).catch(() => {});
+        if (stop.signal.aborted) return;
+      }
       for (let waits = true; waits && !stop.signal.aborted;) {
         waits = false;
         for (const { partitions } of tenants.values()) {
@@ -52,7 +66,10 @@ export function embeddedIndex(dimension: number, graphLimit = GRAPH_LIMIT): Memo
             waits = true;
             if (partition.isFarBehind) {
               const { vectors, adopt } = partition.forGraph();
-              const graph = await buildApart(vectors, stop.signal).catch(() => undefined);
+              const graph = await buildApart(vectors, stop.signal).catch((error: unknown) => {
+                if (!stop.signal.aborted) log.warn("memory.graph_not_built", { error });
+                return undefined;
+              });
               if (graph) {
                 adopt(graph);
                 continue;

@@ -17,8 +17,8 @@ const POSTINGS_LIMIT = 2_000;
 /** Comparing every vector costs about 0.04 µs each, the graph about a millisecond whatever the size. */
 export const GRAPH_LIMIT = 30_000;
 
-/** Fewer are added where they are. */
-const REBUILD_LIMIT = 2_000;
+/** So many outside the graph are compared beside it; with more it is cheaper to compare with all and leave it out. */
+const TAIL_LIMIT = 4_000;
 /** Beyond this a search of the graph costs more than looking at each slot that passes. */
 const MOST_ASKED = 1_000;
 const SAMPLE = 128;
@@ -123,9 +123,9 @@ export class Partition {
     return this.size > this.#graphLimit ? this.size - this.#inGraph : 0;
   }
 
-  /** Whether so many wait that the graph is better built anew, elsewhere; each time at least half as large again. */
+  /** Whether so many wait that the graph is better built anew, elsewhere; each time at least a quarter larger. */
   get isFarBehind(): boolean {
-    return this.waiting > Math.max(REBUILD_LIMIT, this.#inGraph / 2);
+    return this.waiting > Math.max(TAIL_LIMIT, this.#inGraph / 4);
   }
 
   /** Adds up to `count` waiting slots to the graph. */
@@ -218,8 +218,11 @@ export class Partition {
       found++;
       best.offer(slot, this.similarityAt(slot, query)!);
     };
-    if (this.#graph) { for (const key of this.#graph.search(query, asked, 1).keys) offer(Number(key)); }
-    this.#nearestFrom(this.#inGraph, query, asked, offer);
+    const from = this.size - this.#inGraph <= TAIL_LIMIT ? this.#inGraph : 0;
+    // Never asked for more than it holds: what it would fill its answer up with is none.
+    const held = from === 0 ? 0 : Math.min(asked, this.#graph?.size() ?? 0);
+    if (held > 0) { for (const key of this.#graph!.search(query, held, 1).keys) offer(Number(key)); }
+    this.#nearestFrom(from, query, asked, offer);
     // Fewer than wanted though there may be more: then every slot that passes is looked at.
     if (found < wanted && asked < this.size) {
       best.clear();
