@@ -7,6 +7,7 @@ import { faultFrom } from "../../contracts/errors.ts";
 import type { Published } from "../../contracts/events.ts";
 import type { AmqpSecrets, ConnectorRoute, ConnectorStatus } from "../../contracts/ingestion.ts";
 import type { Log } from "../../runtime/log.ts";
+import { pause } from "../../runtime/pause.ts";
 import { type Link, openLink } from "./amqp.ts";
 import { MAX_BODY_BYTES, type Received, receivedIn } from "./message.ts";
 import type { Pressure } from "./pressure.ts";
@@ -149,15 +150,3 @@ export const delayAfter = (failures: number, random = Math.random): number => {
   const most = Math.min(MAX_DELAY_MS, FIRST_DELAY_MS * 2 ** Math.min(failures - 1, 10));
   return most * (0.5 + random() / 2);
 };
-
-const pause = (ms: number, signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const done = () => {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    };
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", done, { once: true });
-  });

@@ -13,6 +13,7 @@ import { parseRouteKey, pushKey } from "../../contracts/subjects.ts";
 import { isLive, lostRace, openBucket, watchBucket } from "../../runtime/buckets.ts";
 import type { Log } from "../../runtime/log.ts";
 import { processing } from "../../runtime/messaging.ts";
+import { pause } from "../../runtime/pause.ts";
 import { injectTrace, inSpan, markFailed, measure } from "../../runtime/telemetry.ts";
 import type { AgentRef, DeliveryIds } from "./delivery-id.ts";
 import type { Endpoint } from "./endpoint.ts";
@@ -206,7 +207,7 @@ function courier(options: CourierOptions): Courier {
     if (onTheWay.size >= CONCURRENCY) return void await Promise.race(onTheWay);
     const isTrial = failures >= PATIENCE;
     if (isTrial && onTheWay.size > 0) return void await Promise.race(onTheWay);
-    if (isTrial) await rest(Math.min(MAX_REST_MS, REST_MS * 2 ** Math.min(failures - PATIENCE, 10)), stop.signal);
+    if (isTrial) await pause(Math.min(MAX_REST_MS, REST_MS * 2 ** Math.min(failures - PATIENCE, 10)), stop.signal);
     if (stop.signal.aborted) return;
     const leases = await queue.lease(owner, isTrial ? 1 : CONCURRENCY - onTheWay.size, WAIT_MS, stop.signal);
     const bodies = await events.read(owner.tenant, leases.map(({ delivery }) => delivery.seq));
@@ -233,7 +234,7 @@ function courier(options: CourierOptions): Courier {
         broken = 0;
       } catch (error) {
         if (broken++ === 0) log.warn("push.interrupted", { tenant: owner.tenant, error });
-        await rest(Math.min(10_000, 250 * 2 ** Math.min(broken, 6)), stop.signal);
+        await pause(Math.min(10_000, 250 * 2 ** Math.min(broken, 6)), stop.signal);
       }
     }
     await Promise.all(onTheWay);
@@ -251,15 +252,3 @@ const serverOf = (url: string) => {
 /** Doubles with each attempt, and strays by a quarter so that what failed together does not come back together. */
 export const delayAfter = (attempt: number, backoffMs: number, random: number = Math.random()): number =>
   Math.min(MAX_BACKOFF_MS, backoffMs * 2 ** (attempt - 1)) * (0.75 + random / 2);
-
-const rest = (ms: number, signal: AbortSignal): Promise<void> =>
-  new Promise((done) => {
-    if (signal.aborted) return done();
-    const end = () => {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", end);
-      done();
-    };
-    const timer = setTimeout(end, ms);
-    signal.addEventListener("abort", end);
-  });

@@ -10,6 +10,7 @@ import type { FilterScope } from "../../runtime/cel.ts";
 import { type ConsumeOptions, delayAfter, type Outcome, type Taken } from "../../runtime/consume.ts";
 import type { Log } from "../../runtime/log.ts";
 import { processing, sending } from "../../runtime/messaging.ts";
+import { pause } from "../../runtime/pause.ts";
 import { measure, traceIn } from "../../runtime/telemetry.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Progress } from "./progress.ts";
@@ -170,15 +171,3 @@ export const scopeOf = ({ data, type, source, subject, id, time }: CloudEvent): 
   id,
   time: time ?? null,
 });
-
-const pause = (ms: number, signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const done = () => {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    };
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", done);
-  });
