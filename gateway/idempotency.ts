@@ -74,18 +74,21 @@ export function idempotency(deps: {
     try {
       await settle(slot, claim, revision, request, await reply);
       return await reply;
-    } catch (error) {
-      await kv.purge(slot, { previousSeq: revision }).catch(() => {}); // it also ends by itself, at `until`
-      throw error;
     } finally {
       running.delete(slot);
     }
   };
 
-  /** Keeps the answer; what may be different next time is let go instead. */
+  /**
+   * Keeps the answer. A malformed request has done nothing, so its key is free again. A failure on our side may have left
+   * something half-done: its claim stays, open to whoever comes next, so that the retry runs under the same seed.
+   */
   const settle = async (slot: string, claim: Claim, revision: number, request: Keyed, reply: Reply) => {
     try {
-      if (!isKept(reply)) return await kv.purge(slot, { previousSeq: revision });
+      if (reply.status === 400) return await kv.purge(slot, { previousSeq: revision });
+      if (!isKept(reply)) {
+        return void await kv.update(slot, JSON.stringify({ ...claim, until: 0 } satisfies Claim), revision);
+      }
       const sealed = request.operation.secret === true;
       const kept: Kept = {
         v: 1,

@@ -1,7 +1,7 @@
 /** A gateway that dies with a request in hand. */
 import { createSecretKey, randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
-import { type TenantCaller, ulid } from "../../contracts/identity.ts";
+import type { TenantCaller } from "../../contracts/identity.ts";
 import type { Operation } from "../../contracts/operation.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { jsonBytes, type Reply } from "../../gateway/envelope.ts";
@@ -62,16 +62,25 @@ test("a repetition waits for the first try only as long as the operation may tak
   });
 });
 
-test("a failure on our side is not kept, and the retry works under the same key", async () => {
+test("a failure on our side is not kept; the retry runs at once, under the same seed, and its answer is kept", async () => {
   await using gateways = await twoGateways();
-  const failed = await gateways.one.once(request(1_000), () => Promise.resolve({ status: 503, body: jsonBytes({}) }));
-  expect(failed).toMatchObject({ reply: { status: 503 }, replayed: false });
-  const seed = ulid();
-  expect(await gateways.two.once(request(1_000), () => Promise.resolve(made(seed)))).toEqual({
-    reply: made(seed),
-    replayed: false,
+  let first: string | undefined;
+  const failed = await gateways.one.once(request(60_000), (seed) => {
+    first = seed;
+    return Promise.resolve({ status: 503, body: jsonBytes({}) });
   });
+  expect(failed).toMatchObject({ reply: { status: 503 }, replayed: false });
+  // Half-done work of the first try is met again only by the id it was done under.
+  const retried = await gateways.two.once(request(60_000), (seed) => Promise.resolve(made(seed)));
+  expect(retried).toEqual({ reply: made(first!), replayed: false });
   const again = await gateways.one.once(request(1_000), () => Promise.reject(new Error("not asked again")));
   expect(again.replayed).toBe(true);
-  expect(Buffer.from(again.reply.body!).toString()).toBe(Buffer.from(made(seed).body!).toString());
+  expect(Buffer.from(again.reply.body!).toString()).toBe(Buffer.from(made(first!).body!).toString());
+});
+
+test("a malformed request leaves its key free for the mended one", async () => {
+  await using gateways = await twoGateways();
+  await gateways.one.once(request(1_000), () => Promise.resolve({ status: 400, body: jsonBytes({}) }));
+  const mended = { ...request(1_000), body: jsonBytes({ name: "another" }) };
+  expect((await gateways.two.once(mended, (seed) => Promise.resolve(made(seed)))).reply.status).toBe(201);
 });
