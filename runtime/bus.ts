@@ -59,9 +59,14 @@ export async function connectBus(
           "rpc.method": `${operations[operation].service}/${operation}`,
           "request.id": origin.requestId,
         },
-      }, () => {
-        signal?.addEventListener("abort", () => giveUp(operation, origin.seed), { once: true });
-        return ask(inbox, operation, input, origin, signal);
+      }, async () => {
+        const leave = () => giveUp(operation, origin.seed);
+        signal?.addEventListener("abort", leave);
+        try {
+          return await ask(inbox, operation, input, origin, signal);
+        } finally {
+          signal?.removeEventListener("abort", leave);
+        }
       }),
     async [Symbol.asyncDispose]() {
       await inbox[Symbol.asyncDispose]();

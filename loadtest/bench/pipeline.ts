@@ -186,7 +186,7 @@ async function streaming(
 }
 
 const rows: string[][] = [];
-let half: Streaming | undefined;
+const paced: [string, Streaming][] = [];
 for (const size of SIZES) {
   await using instance = await startInstance();
   const http = httpClient(instance.url, 128);
@@ -211,7 +211,9 @@ for (const size of SIZES) {
   ]);
   if (size === SIZES[0]) {
     const capacity = await streaming(http, instance.token, subscribers, 5);
-    half = await streaming(http, instance.token, subscribers, 10, capacity.eventsPerSecond / 2);
+    for (const [name, share] of [["half", 2], ["a quarter of the", 4], ["an eighth of the", 8]] as const) {
+      paced.push([name, await streaming(http, instance.token, subscribers, 8, capacity.eventsPerSecond / share)]);
+    }
     const { nats_url } = JSON.parse(await readFile(join(instance.dataDir, "instance.json"), "utf8")) as {
       nats_url: string;
     };
@@ -239,12 +241,8 @@ for (const size of SIZES) {
 console.log(`\n${EVENTS} events of 1 KB, fan-out ${FAN_OUT}, poll and ack ${BATCH}\n`);
 console.log("| what | CPU µs a delivery | deliveries/s | resident |\n|---|---|---|---|");
 for (const row of rows) console.log(`| ${row.join(" | ")} |`);
-if (half) {
-  const { waits, eventsPerSecond } = half;
+for (const [name, { waits, eventsPerSecond }] of paced) {
   const figures = [50, 99].map((p) => `p${p} ${percentile(waits, p).toFixed(1)} ms`).join(", ");
-  console.log(
-    `\npublish to poll at half load (${
-      eventsPerSecond.toFixed(0)
-    } events/s, each delivered alone): ${figures}, ${waits.length} deliveries`,
-  );
+  const rate = `${eventsPerSecond.toFixed(0)} events/s, each delivered alone`;
+  console.log(`\npublish to poll at ${name} load (${rate}): ${figures}, ${waits.length} deliveries`);
 }
