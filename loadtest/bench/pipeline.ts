@@ -229,7 +229,7 @@ for (const size of SIZES) {
         payload: PAYLOAD,
       });
       rows.push([
-        `raw JetStream, ${perRequest} in flight step`,
+        `raw JetStream, steps of ${16 * perRequest}`,
         raw.cpuMicroseconds.toFixed(0),
         raw.perSecond.toFixed(0),
         "",
