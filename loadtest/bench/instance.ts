@@ -40,10 +40,8 @@ export interface Bootstrap {
   readonly org_admin_key: string;
 }
 
-export async function startInstance(
-  env: Record<string, string> = {},
-): Promise<Measured & { bootstrap: Bootstrap; token: string; dataDir: string }> {
-  const dataDir = await mkdtemp(join(tmpdir(), "sensorium-bench-"));
+/** The start command on a folder, without rate limits, once it is ready. */
+export async function launch(dataDir: string, env: Record<string, string>) {
   const child = spawn(process.execPath, ["ops/start.ts"], {
     cwd: root,
     env: {
@@ -59,7 +57,16 @@ export async function startInstance(
   });
   const url = await listening(child, /ready on (\S+)/);
   const bootstrap = JSON.parse(await readFile(join(dataDir, "bootstrap.json"), "utf8")) as Bootstrap;
-  const token = await exchange(url, bootstrap.agent_key);
+  return { child, url, bootstrap, token: await exchange(url, bootstrap.agent_key) };
+}
+
+export const newDataDir = (): Promise<string> => mkdtemp(join(tmpdir(), "sensorium-bench-"));
+
+export async function startInstance(
+  env: Record<string, string> = {},
+): Promise<Measured & { bootstrap: Bootstrap; token: string; dataDir: string }> {
+  const dataDir = await newDataDir();
+  const { child, url, bootstrap, token } = await launch(dataDir, env);
   return {
     pid: child.pid!,
     url,

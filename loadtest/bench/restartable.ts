@@ -1,15 +1,11 @@
 /** An instance that can be stopped and started again on the same data, and that an operator's requests can be sent to. */
-import { type ChildProcess, spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, readFile, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { headers } from "@nats-io/nats-core";
 import { connect } from "@nats-io/transport-node";
-import { exchange } from "./instance.ts";
-
-const root = fileURLToPath(new URL("../../", import.meta.url));
+import { exchange, launch, newDataDir } from "./instance.ts";
 
 export interface Restartable extends AsyncDisposable {
   pid: number;
@@ -21,7 +17,7 @@ export interface Restartable extends AsyncDisposable {
 }
 
 export async function startRestartable(env: Record<string, string> = {}): Promise<Restartable> {
-  const dataDir = await mkdtemp(join(tmpdir(), "sensorium-bench-"));
+  const dataDir = await newDataDir();
   let child: ChildProcess;
   const self: Restartable = {
     pid: 0,
@@ -40,39 +36,12 @@ export async function startRestartable(env: Record<string, string> = {}): Promis
     },
   };
   const start = async () => {
-    child = spawn(process.execPath, ["ops/start.ts"], {
-      cwd: root,
-      env: {
-        ...process.env,
-        DATA_DIR: dataDir,
-        PORT: "0",
-        LOG_LEVEL: "warn",
-        RATE_LIMIT_AGENT_PER_MINUTE: "0",
-        RATE_LIMIT_TENANT_PER_MINUTE: "0",
-        RATE_LIMIT_TOKEN_PER_MINUTE: "0",
-        ...env,
-      },
-    });
-    self.pid = child.pid!;
-    self.url = await listening(child);
-    const { agent_key } = JSON.parse(await readFile(join(dataDir, "bootstrap.json"), "utf8")) as { agent_key: string };
-    self.token = await exchange(self.url, agent_key);
+    const { url, token, ...started } = await launch(dataDir, env);
+    child = started.child;
+    Object.assign(self, { pid: child.pid!, url, token });
   };
   await start();
   return self;
-}
-
-function listening(child: ChildProcess): Promise<string> {
-  let output = "";
-  return new Promise((resolve, reject) => {
-    child.stdout!.on("data", (data) => {
-      output += data;
-      const found = /ready on (\S+)/.exec(output)?.[1];
-      if (found) resolve(found);
-    });
-    child.stderr!.on("data", (data) => output += data);
-    child.once("exit", (code) => reject(new Error(`It ended with ${code}: ${output}`)));
-  });
 }
 
 /** Makes so many tenants with an agent each, and answers the agents' tokens. */
