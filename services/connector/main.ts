@@ -6,11 +6,12 @@ import { buckets } from "../../contracts/streams.ts";
 import { isLive, openBucket, pingJetStream, watchBucket } from "../../runtime/buckets.ts";
 import { connectBus } from "../../runtime/bus.ts";
 import { readEnv } from "../../runtime/env.ts";
-import { type App, run } from "../../runtime/lifecycle.ts";
-import { createLog, type Log } from "../../runtime/log.ts";
+import type { App } from "../../runtime/lifecycle.ts";
+import type { Log } from "../../runtime/log.ts";
 import { deriveKey, unseal } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
-import { inSpan, startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { runService } from "../../runtime/service.ts";
+import { inSpan } from "../../runtime/telemetry.ts";
 import { connector } from "./connector.ts";
 import { ConnectorEnv } from "./env.ts";
 import { ownership } from "./ownership.ts";
@@ -102,11 +103,4 @@ export async function start(
   );
 }
 
-if (import.meta.main) {
-  const log = createLog({ fields: { service: "connector" } });
-  await run(async (app) => {
-    app.use(await startTelemetry("connector", readEnv(TelemetryEnv)));
-    await start(app, log);
-    log.info("connector.ready");
-  });
-}
+if (import.meta.main) await runService("connector", start);

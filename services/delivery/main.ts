@@ -13,13 +13,13 @@ import { type Bus, connectBus } from "../../runtime/bus.ts";
 import { migrate, openDatabase, type Sql } from "../../runtime/database.ts";
 import { readEnv } from "../../runtime/env.ts";
 import { ensureStreams } from "../../runtime/jetstream.ts";
-import { type App, run } from "../../runtime/lifecycle.ts";
-import { createLog, type Log } from "../../runtime/log.ts";
+import type { App } from "../../runtime/lifecycle.ts";
+import type { Log } from "../../runtime/log.ts";
 import { outageOr } from "../../runtime/outage.ts";
 import { publisher as publisherOn } from "../../runtime/publish.ts";
 import { deriveKey } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
-import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { runService } from "../../runtime/service.ts";
 import { type Rematch, undertaker } from "./dead-letters.ts";
 import { delivery } from "./delivery.ts";
 import { deliveryIds } from "./delivery-id.ts";
@@ -145,11 +145,4 @@ const rematchOver = (bus: Bus, log: Log): Rematch => async (tenant, agent, seq) 
   }
 };
 
-if (import.meta.main) {
-  const log = createLog({ fields: { service: "delivery" } });
-  await run(async (app) => {
-    app.use(await startTelemetry("delivery", readEnv(TelemetryEnv)));
-    await start(app, log);
-    log.info("delivery.ready");
-  });
-}
+if (import.meta.main) await runService("delivery", start);

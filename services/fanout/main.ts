@@ -8,11 +8,11 @@ import { type Bus, connectBus } from "../../runtime/bus.ts";
 import { consume } from "../../runtime/consume.ts";
 import { readEnv } from "../../runtime/env.ts";
 import { ensureStreams } from "../../runtime/jetstream.ts";
-import { type App, run } from "../../runtime/lifecycle.ts";
-import { createLog, type Log } from "../../runtime/log.ts";
+import type { App } from "../../runtime/lifecycle.ts";
+import type { Log } from "../../runtime/log.ts";
 import { publisher } from "../../runtime/publish.ts";
 import { serve } from "../../runtime/serve.ts";
-import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { runService } from "../../runtime/service.ts";
 import { enqueuer } from "./enqueue.ts";
 import { FanoutEnv } from "./env.ts";
 import { fanout, type StoredEvent } from "./fanout.ts";
@@ -83,11 +83,4 @@ const eventsIn = (nc: NatsConnection) => async (seq: number): Promise<StoredEven
   return stored ? { subject: stored.subject, body: stored.data } : undefined;
 };
 
-if (import.meta.main) {
-  const log = createLog({ fields: { service: "fanout" } });
-  await run(async (app) => {
-    app.use(await startTelemetry("fanout", readEnv(TelemetryEnv)));
-    await start(app, log);
-    log.info("fanout.ready");
-  });
-}
+if (import.meta.main) await runService("fanout", start);

@@ -8,12 +8,12 @@ import { isLive, openBucket, pingJetStream } from "../../runtime/buckets.ts";
 import { connectBus } from "../../runtime/bus.ts";
 import { readEnv } from "../../runtime/env.ts";
 import { ensureStreams } from "../../runtime/jetstream.ts";
-import { type App, run } from "../../runtime/lifecycle.ts";
-import { createLog, type Log } from "../../runtime/log.ts";
+import type { App } from "../../runtime/lifecycle.ts";
+import type { Log } from "../../runtime/log.ts";
 import { publisher } from "../../runtime/publish.ts";
 import { deriveKey } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
-import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { runService } from "../../runtime/service.ts";
 import { watchBacklog } from "./backlog.ts";
 import { IngestEnv } from "./env.ts";
 import { eventLog } from "./event-log.ts";
@@ -59,11 +59,4 @@ const agentsIn = (routes: KV) => async (tenant: string, agent: string) => {
   return isLive(entry) ? AgentRoute.parse(entry.json()) : undefined;
 };
 
-if (import.meta.main) {
-  const log = createLog({ fields: { service: "ingest" } });
-  await run(async (app) => {
-    app.use(await startTelemetry("ingest", readEnv(TelemetryEnv)));
-    await start(app, log);
-    log.info("ingest.ready");
-  });
-}
+if (import.meta.main) await runService("ingest", start);

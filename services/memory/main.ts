@@ -2,10 +2,10 @@
 import { connectBus } from "../../runtime/bus.ts";
 import { migrate, openDatabase } from "../../runtime/database.ts";
 import { readEnv } from "../../runtime/env.ts";
-import { type App, run } from "../../runtime/lifecycle.ts";
-import { createLog, type Log } from "../../runtime/log.ts";
+import type { App } from "../../runtime/lifecycle.ts";
+import type { Log } from "../../runtime/log.ts";
 import { serve } from "../../runtime/serve.ts";
-import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { runService } from "../../runtime/service.ts";
 import { startChores } from "./chores.ts";
 import { chooseEmbedder } from "./embed/choose.ts";
 import { MemoryEnv } from "./env.ts";
@@ -65,11 +65,4 @@ export async function start(
   );
 }
 
-if (import.meta.main) {
-  const log = createLog({ fields: { service: "memory" } });
-  await run(async (app) => {
-    app.use(await startTelemetry("memory", readEnv(TelemetryEnv)));
-    await start(app, log);
-    log.info("memory.ready");
-  });
-}
+if (import.meta.main) await runService("memory", start);

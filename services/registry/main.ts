@@ -5,11 +5,11 @@ import { isLive, openBucket, pingJetStream } from "../../runtime/buckets.ts";
 import { connectBus } from "../../runtime/bus.ts";
 import { migrate, openDatabase } from "../../runtime/database.ts";
 import { readEnv } from "../../runtime/env.ts";
-import { type App, run } from "../../runtime/lifecycle.ts";
-import { createLog, type Log } from "../../runtime/log.ts";
+import type { App } from "../../runtime/lifecycle.ts";
+import type { Log } from "../../runtime/log.ts";
 import { deriveKey } from "../../runtime/secret.ts";
 import { serve } from "../../runtime/serve.ts";
-import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { runService } from "../../runtime/service.ts";
 import { startAnnouncer } from "./announce.ts";
 import { RegistryEnv } from "./env.ts";
 import { restoreAnnouncements } from "./restore.ts";
@@ -61,11 +61,4 @@ export async function start(
   );
 }
 
-if (import.meta.main) {
-  const log = createLog({ fields: { service: "registry" } });
-  await run(async (app) => {
-    app.use(await startTelemetry("registry", readEnv(TelemetryEnv)));
-    await start(app, log);
-    log.info("registry.ready");
-  });
-}
+if (import.meta.main) await runService("registry", start);
