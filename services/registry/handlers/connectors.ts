@@ -9,6 +9,7 @@ import type { Announcer } from "../announce.ts";
 import { connectorRoute, gone } from "../routes.ts";
 import type { ConnectorRow, ConnectorStore } from "../store/connectors.ts";
 import type { TenantStore } from "../store/tenants.ts";
+import { namedTenant } from "./named-tenant.ts";
 
 type ConnectorOperations =
   | "operator.connector_create"
@@ -29,11 +30,7 @@ export function connectorHandlers(deps: {
 }): Pick<Handlers<"registry">, ConnectorOperations> {
   const { tenants, connectors, announcer, connectorKey, stateOf, forget } = deps;
 
-  const tenantOf = async (ref: string) => {
-    const tenant = await tenants.find(ref);
-    if (!tenant) throw notFound("tenant", ref);
-    return tenant.id;
-  };
+  const tenantOf = async (ref: string) => (await namedTenant(tenants, ref)).id;
 
   const shown = async ({ secrets_sealed: _, ...row }: ConnectorRow): Promise<ConnectorShown> => {
     const state = await stateOf(row.id) ?? untouched;

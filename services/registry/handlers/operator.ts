@@ -10,6 +10,7 @@ import type { KeyStore } from "../store/keys.ts";
 import type { TenantStore } from "../store/tenants.ts";
 import type { Tokens } from "../tokens.ts";
 import { revocation } from "../trust.ts";
+import { namedTenant } from "./named-tenant.ts";
 
 type OperatorOperations =
   | "operator.tenant_create"
@@ -27,11 +28,7 @@ export function operatorHandlers(deps: {
 }): Pick<Handlers<"registry">, OperatorOperations> {
   const { tenants, keys, tokens, announcer, hashKey } = deps;
 
-  const tenantOf = async (ref: string) => {
-    const tenant = await tenants.find(ref);
-    if (!tenant) throw notFound("tenant", ref);
-    return tenant;
-  };
+  const tenantOf = (ref: string) => namedTenant(tenants, ref);
 
   /** Each key has an org-admin of its own, so that what was done with it can be told apart. */
   const mint = async (tx: Tx, tenant: string, seed: string) => {

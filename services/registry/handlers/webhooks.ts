@@ -10,6 +10,7 @@ import type { Announcement, Announcer } from "../announce.ts";
 import { webhookRoutes } from "../routes.ts";
 import type { TenantStore } from "../store/tenants.ts";
 import type { SecretRow, WebhookRow, WebhookStore } from "../store/webhooks.ts";
+import { namedTenant } from "./named-tenant.ts";
 
 type WebhookOperations =
   | "operator.webhook_create"
@@ -26,11 +27,7 @@ export function webhookHandlers(deps: {
 }): Pick<Handlers<"registry">, WebhookOperations> {
   const { tenants, webhooks, announcer, webhookKey } = deps;
 
-  const tenantOf = async (ref: string) => {
-    const tenant = await tenants.find(ref);
-    if (!tenant) throw notFound("tenant", ref);
-    return tenant;
-  };
+  const tenantOf = (ref: string) => namedTenant(tenants, ref);
 
   /** Runs a change to a tenant's webhooks, and announces all of them as they are then. */
   const changing = async <T>(ref: string, work: (tx: Tx, tenant: string) => Promise<T>): Promise<T> => {
