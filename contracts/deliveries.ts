@@ -125,6 +125,13 @@ export const OperatorPurge = DeadLettersOf.extend({
 });
 export const OperatorPurged = z.object({ purged: z.int() });
 
+/** A delivery as a reader was given it, and for which attempt. */
+export const HandedOut = z.object({ id: idOf("delivery"), attempt: z.int().min(1) });
+export type HandedOut = z.output<typeof HandedOut>;
+export const Resend = z.object({ deliveries: z.array(HandedOut).min(1).max(100) });
+/** `rest` would not fit into the same answer. */
+export const Resent = z.object({ deliveries: z.array(Delivery), rest: z.array(HandedOut) });
+
 /** What pushed deliveries are signed with, in the form of Standard Webhooks. */
 export const PushSecret = z.object({ secret: z.string() });
 

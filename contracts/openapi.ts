@@ -31,7 +31,7 @@ export function openapi(version: string): Json {
 }
 
 function describe(name: string, operation: Operation): Json {
-  const { summary, service, access, path, query, body, output, success } = operation;
+  const { summary, service, access, path, query, body, success } = operation;
   return {
     operationId: name,
     summary,
@@ -43,14 +43,30 @@ function describe(name: string, operation: Operation): Json {
       ...(isKeyed(operation)
         ? [{ name: "Idempotency-Key", in: "header", required: false, schema: { type: "string", maxLength: 255 } }]
         : []),
+      ...(operation.stream ? [lastEventId] : []),
     ],
     ...(body ? { requestBody: { required: true, content: json(body, "input") } } : {}),
     responses: {
-      [success]: { description: summary, ...(output ? { content: json(output, "output") } : {}) },
+      [success]: { description: summary, ...contentOf(operation) },
       ...faultResponses(operation),
     },
   };
 }
+
+const lastEventId = {
+  name: "Last-Event-ID",
+  in: "header",
+  required: false,
+  description: "The id of the last event that came: what was written after it and not acknowledged comes first",
+  schema: { type: "string" },
+};
+
+const contentOf = ({ output, stream }: Operation): Json =>
+  stream
+    ? { content: { "text/event-stream": { schema: { type: "string" } } } }
+    : output
+    ? { content: json(output, "output") }
+    : {};
 
 const parameters = (schema: z.ZodObject | undefined, place: "path" | "query") =>
   Object.entries(schema?.shape ?? {}).map(([name, field]) => ({

@@ -9,6 +9,8 @@ export const subjects = {
   requestsOf: (service: ServiceName) => `rpc.${service}.>`,
   /** Seeds of requests whose caller has left; heard by every replica of the service, since one of them has it in hand. */
   givenUp: (service: ServiceName) => `given-up.${service}`,
+  /** "Which of you had the stream that sent this?", heard by every gateway and answered by that one alone. */
+  streamTakenOver: "stream-taken-over",
   /** "Are you well?", answered by one replica of the service. */
   health: (service: ServiceName) => `health.${service}`,
   /** Accepted events, by tenant. */

@@ -17,6 +17,7 @@ import { assertContentType, readBody } from "./body.ts";
 import { faultReply, type Reply, safeHeader } from "./envelope.ts";
 import type { Idempotency } from "./idempotency.ts";
 import { type Limit, limitHeaders, type RateLimiter } from "./rate-limit.ts";
+import type { Sent } from "./sent.ts";
 import { openStream, streamHeaders } from "./stream.ts";
 
 export interface GatewayDeps {
@@ -25,6 +26,7 @@ export interface GatewayDeps {
   readonly limiter: RateLimiter;
   readonly limits: { readonly agent: number; readonly tenant: number; readonly address: number };
   readonly idempotency: Idempotency;
+  readonly sent: Sent;
   readonly addressOf: (c: Context) => string;
   /** Aborts when the process begins to stop: streams end then. */
   readonly stopping: AbortSignal;
@@ -141,10 +143,11 @@ async function answerStream(
   const input = readRequest(c, name, operation, new Uint8Array());
   const stream = await openStream({
     bus: deps.bus,
-    name,
-    input,
+    sent: deps.sent,
+    input: input as Input<"delivery.stream">,
     event: operation.stream.event,
     origin: { caller, requestId: x.requestId },
+    lastEventId: c.req.header("last-event-id"),
     isStillAllowed: () => deps.authenticator.authenticate(c.req.header("authorization")).then(() => true, () => false),
     stopping: deps.stopping,
   });

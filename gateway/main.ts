@@ -17,6 +17,7 @@ import { idempotency } from "./idempotency.ts";
 import { listen } from "./listen.ts";
 import { probes } from "./probes.ts";
 import { rateLimiter } from "./rate-limit.ts";
+import { sentOver } from "./sent.ts";
 import { webhooks } from "./webhooks.ts";
 
 export async function start(
@@ -44,6 +45,7 @@ export async function start(
       sealingKey: deriveKey(env.SERVER_SECRET, "idempotency answers"),
       log,
     }),
+    sent: app.use(sentOver(bus.nc)),
     addressOf,
     stopping: app.signal,
     log,

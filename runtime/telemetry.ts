@@ -294,6 +294,7 @@ interface Instruments {
   readonly buried: Counter;
   readonly delivered: Counter;
   readonly redelivered: Counter;
+  readonly resent: Counter;
   readonly notEnriched: Counter;
   readonly acknowledged: Counter;
   readonly deadLettered: Counter;
@@ -345,6 +346,9 @@ export function measure(): Instruments {
     }),
     redelivered: meter.createCounter("deliveries_handed_out_again", {
       description: "Deliveries handed out for the second time or later, by tenant",
+    }),
+    resent: meter.createCounter("deliveries_resent", {
+      description: "Deliveries written again because their reader came back without them, by tenant",
     }),
     acknowledged: meter.createCounter("deliveries_acknowledged", { description: "Deliveries acknowledged, by tenant" }),
     pending: meter.createGauge("deliveries_pending", { description: "Deliveries not yet acknowledged, all tenants" }),

@@ -28,6 +28,15 @@ export const deliveryOperations = {
     deadlineMs: (deliveries.MAX_WAIT_SECONDS + 5) * 1_000,
     stream: { event: "delivery" },
   },
+  "delivery.resend": {
+    service: "delivery",
+    summary: "Deliveries that were handed out and did not arrive: once more, for the same attempt, held from now on",
+    access: "receive",
+    body: deliveries.Resend,
+    output: deliveries.Resent,
+    success: 200,
+    faults: ["business_rule_violation"],
+  },
   "delivery.ack": {
     service: "delivery",
     summary: "Acknowledge deliveries; the answer counts those that this request ended",

@@ -40,17 +40,24 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
       () => queue.lease(owner, room.most(owner.tenant, limit), wait * 1_000, until),
     );
     if (leases.length === 0) return { deliveries: [], count: 0 };
-    const bodies = await events.read(owner.tenant, leases.flatMap((l) => l.delivery.event ? [] : [l.delivery.seq]));
-    const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
+    const { deliveries, rest, gone } = await written(owner, call.caller.team, leases);
     if (rest.length > 0) await queue.putBack(rest);
     if (gone.length > 0) await queue.drop(gone);
+    count(owner.tenant, leases);
+    return { deliveries, count: deliveries.length };
+  };
+
+  /** As many of the leases as fit into one answer, with their events and what is known about them. */
+  const written = async (owner: AgentRef, team: string | undefined, leases: readonly Lease[]) => {
+    const bodies = await events.read(owner.tenant, leases.flatMap((l) => l.delivery.event ? [] : [l.delivery.seq]));
+    const { fitting, rest, gone } = room.fit(owner.tenant, leases, bodies);
     const named = fitting.map(({ lease, event }) => ({
       key: ids.idOf(owner, lease.handle),
       lease,
       event,
       depth: lease.delivery.enrichment,
     }));
-    const contexts = await enrich(owner, call.caller.team, named);
+    const contexts = await enrich(owner, team, named);
     const deliveries = named.map(({ key, lease, event }): Delivery => {
       const context = contexts.get(key);
       return {
@@ -61,14 +68,24 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
         created_at: lease.delivery.at,
       };
     });
-    count(owner.tenant, leases);
-    return { deliveries, count: deliveries.length };
+    return { deliveries, rest, gone };
   };
 
   return {
     "delivery.poll": poll,
     /** One round of a stream; the gateway asks for the next one when its reader has room. */
     "delivery.stream": poll,
+
+    async "delivery.resend"({ body }, { caller }) {
+      const owner = agentOf(caller);
+      const given = body.deliveries.flatMap(({ id, attempt }) => {
+        const handle = ids.handleOf(owner, id);
+        return handle ? [{ handle, attempt }] : [];
+      });
+      const { deliveries, rest } = await written(owner, caller.team, await queue.renew(owner, given));
+      measure().resent.add(deliveries.length, { tenant: owner.tenant });
+      return { deliveries, rest: rest.map(({ handle, attempt }) => ({ id: ids.idOf(owner, handle), attempt })) };
+    },
 
     async "delivery.ack"({ body: { delivery_ids } }, { caller, seed }) {
       const owner = agentOf(caller);

@@ -126,6 +126,9 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     return { handle, seq, tier: subject.priority, attempt: note?.attempt ?? 1, delivery: found.json() };
   };
 
+  const findAll = async (owner: AgentRef, handles: readonly Handle[]): Promise<Place[]> =>
+    (await Promise.all(handles.map((handle) => find(owner, handle)))).filter((place) => place !== undefined);
+
   const isWhereItWas = async (owner: AgentRef, { seq }: Handle): Promise<boolean> => {
     const found = await leaderGet(wire, streamOf(owner), { seq });
     const subject = found && parseDelivery(found.subject);
@@ -207,24 +210,20 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
     },
 
     async hold(owner, handles, ms) {
-      const places = (await Promise.all(handles.map((handle) => find(owner, handle)))).filter((p) => p !== undefined);
-      const last = places.filter(({ attempt }) => attempt >= maxAttempts);
-      const shard = shardOf(owner.agent, shards);
-      await Promise.all(
-        last.map(({ seq, attempt }) => {
-          if (ms > 0) return setAlarm(owner, seq, attempt, ms);
-          const expired: Expired = { v: 1, shard, seq, attempt, reason: exhaustedReason, by: "" };
-          return publisher.publish(subjects.expired(shard, seq), JSON.stringify(expired));
-        }),
-      );
-      for (const [tier, held] of Map.groupBy(places, (place) => place.tier)) {
-        await postpone(owner, tier, held, ms);
-      }
+      const places = await findAll(owner, handles);
+      await holdAt(owner, places, ms);
       return places.length;
     },
 
+    async renew(owner, given) {
+      const attempts = new Map(given.map(({ handle, attempt }) => [handle, attempt]));
+      const places = (await findAll(owner, [...attempts.keys()])).filter((p) => p.attempt === attempts.get(p.handle));
+      await holdAt(owner, places, visibilityMs);
+      return places.map(({ handle, attempt, delivery }) => ({ handle, attempt, delivery }));
+    },
+
     async reject(owner, handles, reason, by) {
-      const places = (await Promise.all(handles.map((handle) => find(owner, handle)))).filter((p) => p !== undefined);
+      const places = await findAll(owner, handles);
       const shard = shardOf(owner.agent, shards);
       const expired = places.map(({ seq, attempt }): Expired => ({ v: 1, shard, seq, attempt, reason, by }));
       // The intent first: whoever dies from here on, the others carry it out.
@@ -269,6 +268,20 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       await handedOut[Symbol.asyncDispose]();
     },
   };
+
+  /** Lets them come again so much later than now. Of a last attempt that moment is the end. */
+  async function holdAt(owner: AgentRef, places: readonly Place[], ms: number): Promise<void> {
+    const last = places.filter(({ attempt }) => attempt >= maxAttempts);
+    const shard = shardOf(owner.agent, shards);
+    await Promise.all(
+      last.map(({ seq, attempt }) => {
+        if (ms > 0) return setAlarm(owner, seq, attempt, ms);
+        const expired: Expired = { v: 1, shard, seq, attempt, reason: exhaustedReason, by: "" };
+        return publisher.publish(subjects.expired(shard, seq), JSON.stringify(expired));
+      }),
+    );
+    for (const [tier, held] of Map.groupBy(places, (place) => place.tier)) await postpone(owner, tier, held, ms);
+  }
 
   /** Moves the moment at which the consumer hands them out again. */
   async function postpone(owner: AgentRef, tier: number, places: readonly Place[], ms: number): Promise<void> {

@@ -16,6 +16,9 @@ export interface Lease {
   readonly trace?: Trace | undefined;
 }
 
+/** What whoever was handed a delivery knows of its lease. */
+export type Given = Pick<Lease, "handle" | "attempt">;
+
 /** A delivery that will not be handed out again. */
 export interface DeadDelivery {
   readonly owner: AgentRef;
@@ -41,6 +44,8 @@ export interface Queue {
   acknowledge(owner: AgentRef, handles: readonly Handle[], by: string): Promise<number>;
   /** Lets them come again so much later than now: at once for 0. After the last attempt they die instead. */
   hold(owner: AgentRef, handles: readonly Handle[], ms: number): Promise<number>;
+  /** Those still out for the attempt named, as they were handed out; they are held for a whole visibility timeout again. */
+  renew(owner: AgentRef, given: readonly Given[]): Promise<Lease[]>;
   /** How many of them this call sent to the dead. */
   reject(owner: AgentRef, handles: readonly Handle[], reason: string, by: string): Promise<number>;
   /** Queues a delivery; a second time with the same `name`, shortly after, does nothing. */

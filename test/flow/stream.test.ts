@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Delivery } from "../../contracts/deliveries.ts";
 import { services } from "../../contracts/operation.ts";
 import { eventually } from "../support/eventually.ts";
+import { readStream } from "../support/sse.ts";
 import { type TestAgent, type TestTenant, type World, world } from "../support/world.ts";
 
 let w: World;
@@ -33,46 +34,7 @@ async function listener() {
   return { agent, publish };
 }
 
-interface Frame {
-  id?: string;
-  event?: string;
-  data?: string;
-  comment?: string;
-}
-
-/** A client that reads one event at a time, and nothing it is not asked to read. */
-async function open({ token }: Pick<TestAgent, "token">, path = "/delivery/stream") {
-  const leave = new AbortController();
-  const response = await fetch(w.urls[0] + path, {
-    headers: { authorization: `Bearer ${token}` },
-    signal: leave.signal,
-  });
-  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  const frame = async (): Promise<Frame | undefined> => {
-    while (!text.includes("\n\n")) {
-      const { value, done } = await reader.read();
-      if (done) return undefined;
-      text += value;
-    }
-    const [lines] = text.split("\n\n", 1);
-    text = text.slice(lines!.length + 2);
-    return Object.fromEntries(
-      lines!.split("\n").map((line) => {
-        const at = line.indexOf(": ");
-        return [line.slice(0, at) || "comment", line.slice(at + 2)];
-      }),
-    );
-  };
-  const delivery = async (): Promise<Delivery> => {
-    for (;;) {
-      const next = await frame();
-      if (!next) throw new Error("The stream has ended");
-      if (next.data) return Delivery.parse(JSON.parse(next.data));
-    }
-  };
-  return { response, frame, delivery, leave: () => leave.abort(), [Symbol.dispose]: () => leave.abort() };
-}
+const open = (agent: Pick<TestAgent, "token">, path = "/delivery/stream") => readStream(w.urls[0] + path, agent);
 
 describe("a stream", () => {
   test("brings a delivery as it comes, under its id", async () => {

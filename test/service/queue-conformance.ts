@@ -137,6 +137,46 @@ export function queueConformance(name: string, open: (keep: Keep) => Promise<Que
       expect(await next(owner)).toMatchObject({ attempt: 2, delivery: { seq: later } });
     });
 
+    test("gives a lease again under the same attempt, and holds it from then on", async () => {
+      const owner = someone();
+      const [renewed, other] = [await put(owner), await put(owner)];
+      const [first] = await lease(owner);
+      const renew = () => either().renew(owner, [first!]);
+      expect(await renew()).toMatchObject([{ handle: first!.handle, attempt: 1, delivery: { seq: renewed } }]);
+      const back = await eventually(
+        async () => (await renew(), await lease(owner, 1))[0],
+        "the one that is not renewed",
+      );
+      expect(back).toMatchObject({ attempt: 2, delivery: { seq: other } });
+      await either().acknowledge(owner, [back.handle], ulid());
+      expect(await next(owner)).toMatchObject({ attempt: 2, delivery: { seq: renewed } });
+    });
+
+    test("a last attempt that is given again does not die meanwhile", async () => {
+      const owner = someone();
+      const [renewed, other] = [await put(owner), await put(owner)];
+      const last = new Map<number, Lease>();
+      await eventually(async () => {
+        for (const got of await lease(owner)) if (got.attempt === MAX_ATTEMPTS) last.set(got.delivery.seq, got);
+        const first = last.get(renewed);
+        if (first) expect(await either().renew(owner, [first])).toMatchObject([{ attempt: MAX_ATTEMPTS }]);
+        return last.size === 2 && deadOf(owner).length > 0;
+      }, "the death of the other one");
+      expect(deadOf(owner)).toMatchObject([{ delivery: { seq: other } }]);
+      expect(await either().acknowledge(owner, [last.get(renewed)!.handle], ulid())).toBe(1);
+    });
+
+    test("gives no lease again that has run out or ended", async () => {
+      const owner = someone();
+      await put(owner);
+      const [first] = await lease(owner);
+      const second = await next(owner);
+      expect(await either().renew(owner, [first!])).toEqual([]);
+      expect(await either().renew({ ...owner, agent: newId("agent") }, [second])).toEqual([]);
+      await either().acknowledge(owner, [second.handle], ulid());
+      expect(await either().renew(owner, [second])).toEqual([]);
+    });
+
     test("gives the dead to keep after the last attempt, with nobody asking for leases", async () => {
       const owner = someone();
       await put(owner);
