@@ -1,13 +1,12 @@
 /** What was answered holds, whoever dies or is away: processes, the embedder, the index. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import postgres from "postgres";
 import { afterEach, describe, expect, test } from "vitest";
 import { type Memory, MemoryCreate, type SearchResults } from "../../contracts/memory.ts";
 import { startService } from "../support/processes.ts";
+import { embedder } from "../support/embedder.ts";
 import { eventually } from "../support/eventually.ts";
 import { type TestAgent, type World, world } from "../support/world.ts";
 
@@ -172,42 +171,6 @@ describe("several replicas", () => {
 });
 
 describe("an embedder that is away", () => {
-  /** Speaks OpenAI's request, and fails when told to. */
-  async function embedder() {
-    const state = { fails: false, calls: 0 };
-    const server = createServer((request, response) => {
-      let text = "";
-      request.on("data", (data) => text += data);
-      request.on("end", () => {
-        state.calls++;
-        if (state.fails) return void response.writeHead(500).end("out of order");
-        const { input } = JSON.parse(text) as { input: string[] };
-        const data = input.map((one, index) => ({ index, embedding: vectorOf(one) }));
-        response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify({ data }));
-      });
-    });
-    server.listen(0, "127.0.0.1");
-    await once(server, "listening");
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
-    return Object.assign(state, {
-      env: {
-        MEMORY_EMBEDDER: "openai",
-        MEMORY_OPENAI_URL: url,
-        MEMORY_OPENAI_MODEL: "tiny",
-        MEMORY_OPENAI_DIMENSION: "8",
-      },
-      [Symbol.asyncDispose]: async () => {
-        server.closeAllConnections();
-        server.close();
-      },
-    });
-  }
-  /** Cats and felines are one thing to it. */
-  const vectorOf = (text: string) => {
-    const has = (pattern: RegExp) => pattern.test(text) ? 1 : 0;
-    return [has(/cat|feline/i), has(/car|vehicle/i), 0.1, 0, 0, 0, 0, 0];
-  };
-
   test("delays nothing and loses nothing: memories are kept, found by words, and by meaning once it is back", async () => {
     await using server = await embedder();
     await using w = await world({ services: ["registry", "memory"], env: { ...fast, ...server.env } });

@@ -191,6 +191,59 @@ export function conformance(name: string, open: () => Promise<MemoryIndex>): voi
       expect(ids(await index.search(tenant, meaning(direction(1))))).toEqual(["full"]);
     });
 
+    test("what is proposed for its words is judged by its meaning too, and the other way round", async () => {
+      const { index, tenant } = await fresh();
+      await using _ = index;
+      const long = Array.from({ length: 400 }, (_, i) => `filler${i}x`).join(" ");
+      const far = direction(40);
+      await index.upsert(tenant, [
+        ...Array.from(
+          { length: 6 },
+          (_, i) => entry(`near${i}`, `unrelated u${i}x`, { dense: direction(1.2 + i / 50) }),
+        ),
+        ...Array.from({ length: 6 }, (_, i) => entry(`said${i}`, "walrus", { dense: far })),
+        entry("both", `walrus ${long}`, { dense: direction(1) }),
+        entry("bare", "walrus walrus"),
+      ]);
+      const query = { ...words("walrus"), dense: direction(1), count: 4 };
+      const found = new Map((await index.search(tenant, query)).map((one) => [one.id, one]));
+      const said = [...found.values()].find(({ id }) => id.startsWith("said"))!;
+      const cosine = far.reduce((sum, value, i) => sum + value * direction(1)[i]!, 0);
+      expect(said.similarity).toBeCloseTo(Math.max(0, cosine), 1);
+      expect(found.get("both")!.lexical).toBeGreaterThan(0);
+      expect(found.get("both")!.lexical).toBeLessThan(said.lexical!);
+      expect([...found.values()].find(({ id }) => id.startsWith("near"))!.lexical).toBe(0);
+      expect(found.get("bare")).toMatchObject({ similarity: null });
+    });
+
+    test("how rare a word is, is judged by what the reader may see", async () => {
+      const { index, tenant } = await fresh();
+      await using _ = index;
+      const many = (prefix: string, text: string, more: Partial<Entry> = {}) =>
+        Array.from({ length: 60 }, (_, i) => entry(`${prefix}${i}`, text, more));
+      await index.upsert(`ten_${ulid()}`, [...many("a", "walrus"), ...many("b", "walrus")]);
+      await index.upsert(tenant, [
+        ...many("secret", "walrus", { scope: "agent", agent: "agt_you" }),
+        ...many("common", "zebra"),
+        entry("rare", "walrus"),
+      ]);
+      const found = new Map((await index.search(tenant, words("walrus zebra"))).map((one) => [one.id, one.lexical!]));
+      expect(found.get("rare")! / found.get("common0")!).toBeGreaterThan(2);
+    });
+
+    test("many of the longest memories are told at once", async () => {
+      const { index, tenant } = await fresh();
+      await using _ = index;
+      // As many different words as the longest content has: letters of a script that is read in pairs.
+      const longest = (n: number) =>
+        Array.from({ length: 32_000 }, (_, i) => String.fromCodePoint(0x4e00 + (i * (7 + n) + i ** 2) % 20_000)).join(
+          "",
+        );
+      const entries = Array.from({ length: 30 }, (_, n) => entry(`m${n}`, longest(n)));
+      await index.upsert(tenant, entries);
+      expect((await index.versions(tenant)).size).toBe(entries.length);
+    }, 120_000);
+
     test("thousands, changed and removed again and again, are still exactly what was told last", async () => {
       const { index, tenant } = await fresh();
       await using _ = index;

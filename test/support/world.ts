@@ -75,6 +75,7 @@ export async function world(options: {
     PORT: "0",
     DELIVERY_SHARDS: "4",
     DRAIN_SECONDS: "1",
+    ...indexEnv(),
     ...options.env,
   };
   for (const service of options.services ?? ["registry"]) {
@@ -85,6 +86,12 @@ export async function world(options: {
   const bus = stack.use(await connectBus(nats.url, "test", silent));
   const kept = stack.move();
   return { ...operated(bus, urls), broker: nats, env, [Symbol.asyncDispose]: () => kept.disposeAsync() };
+}
+
+/** Memories are searched by the index of the process, or by the Qdrant that whoever runs the tests names. */
+function indexEnv(): Record<string, string> {
+  const { QDRANT_URL, QDRANT_API_KEY } = process.env;
+  return { ...(QDRANT_URL ? { QDRANT_URL } : {}), ...(QDRANT_API_KEY ? { QDRANT_API_KEY } : {}) };
 }
 
 export function operated(bus: Bus, urls: readonly string[]): Operated {

@@ -34,8 +34,10 @@ export async function openIndex(deps: {
     const index = app.use(
       qdrantIndex({ url: env.QDRANT_URL, ...(env.QDRANT_API_KEY ? { apiKey: env.QDRANT_API_KEY } : {}), embedder }),
     );
+    await rows.claimIndex(index.name);
     return { kind: "qdrant", index, keeper: app.use(pusher({ index, rows, log })) };
   }
+  await rows.claimIndex("embedded");
   const index = app.use(embeddedIndex(embedder.dimension, { log }));
   const idleMs = env.MEMORY_INDEX_IDLE_MINUTES * 60_000;
   const keeper = app.use(follower({ index, rows, log, patienceMs: PATIENCE_MS, idleMs }));

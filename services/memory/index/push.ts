@@ -10,18 +10,26 @@ import type { QdrantIndex } from "./qdrant.ts";
 
 const SWEEP_MS = 1_000;
 const SWEEP_AT_ONCE = 200;
-const LONGEST_PAUSE_MS = 30_000;
+/** To ask whether it is back costs nothing, and until then every search is a lesser one. */
+const LONGEST_PAUSE_MS = 5_000;
+/** A write is answered after that, told or not. */
+const PATIENCE_MS = 1_500;
 /** What a search compares by itself while the service is behind; beyond that it is better called away. */
 const MISSING_AT_MOST = 500;
 
 export function pusher(deps: {
   readonly index: QdrantIndex;
-  readonly rows: Pick<IndexRows, "pushBehind" | "behind" | "forgetIndexed" | "tenants">;
+  readonly rows: Pick<
+    IndexRows,
+    "isTold" | "retell" | "pushBehind" | "behind" | "forgetIndexed" | "tenants"
+  >;
   readonly log: Log;
 }): Keeper {
   const { index, rows, log } = deps;
   const stop = new AbortController();
+  /** Whether the collection is there, whole, and told. Asked again and again: it may be lost at any time. */
   let isPrepared = false;
+  let isWhole = false;
   let trouble: string | undefined;
 
   const push = async (tenant: string, { entries, gone }: Changes): Promise<void> => {
@@ -29,10 +37,15 @@ export function pusher(deps: {
     if (gone.length > 0) await index.remove(tenant, gone);
   };
 
-  /** A collection just made knows nothing, whatever the rows say. */
   const prepare = async (): Promise<void> => {
-    if (isPrepared) return;
-    if (await index.ensure()) await rows.forgetIndexed();
+    const isTold = await rows.isTold(index.name);
+    if (isTold === undefined) throw new Error("A replica that started later has another index or model");
+    const isThere = await index.exists();
+    if (!isTold || !isThere) {
+      const isDone = await rows.retell(index.name, { fromNothing: !isThere }, () => index.make());
+      if (!isDone) throw new Error("Another replica is making the index");
+    } else if (!isWhole) await index.make();
+    isWhole = true;
     isPrepared = true;
   };
 
@@ -40,13 +53,14 @@ export function pusher(deps: {
     for (let failures = 0; !stop.signal.aborted;) {
       let pauseMs = SWEEP_MS;
       try {
-        await prepare();
-        if (await rows.pushBehind(push, { limit: SWEEP_AT_ONCE }) === SWEEP_AT_ONCE) pauseMs = 0;
+        await prepare().catch((error) => {
+          isPrepared = false;
+          throw error;
+        });
+        if (await rows.pushBehind(index.name, push, { limit: SWEEP_AT_ONCE }) === SWEEP_AT_ONCE) pauseMs = 0;
         failures = 0;
         trouble = undefined;
       } catch (error) {
-        // Collections are made at first use; one that was removed since is made again.
-        isPrepared = false;
         trouble = error instanceof Error ? error.message : String(error);
         pauseMs = Math.min(LONGEST_PAUSE_MS, SWEEP_MS * 2 ** failures++) * (0.5 + Math.random());
         log.warn("memory.index_behind", { error, retry_ms: Math.round(pauseMs) });
@@ -59,22 +73,29 @@ export function pusher(deps: {
     async written(tenant, ids) {
       // An outage is the sweep's to find the end of; requests do not wait for it one by one.
       if (trouble !== undefined || !isPrepared) return;
-      await rows.pushBehind(push, { tenant, ids }).catch((error: unknown) => {
+      const told = rows.pushBehind(index.name, push, { tenant, ids }).catch((error: unknown) => {
+        trouble ??= error instanceof Error ? error.message : String(error);
         log.warn("memory.index_untold", { memories: ids.length, error });
       });
+      const patience = new AbortController();
+      const late = pause(PATIENCE_MS, true, { signal: patience.signal }).catch(() => false);
+      if (await Promise.race([told.then(() => false), late])) trouble ??= "No answer in time";
+      patience.abort();
     },
 
     async ready(tenant) {
       if (!isPrepared) return { state: "away" };
-      const { entries, gone } = await rows.behind(tenant, MISSING_AT_MOST + 1);
-      if (entries.length + gone.length > MISSING_AT_MOST) return { state: "away" };
+      const behind = await rows.behind(index.name, tenant, MISSING_AT_MOST + 1);
+      if (!behind || behind.entries.length + behind.gone.length > MISSING_AT_MOST) return { state: "away" };
+      const { entries, gone } = behind;
       return { state: "ready", missing: entries, gone: new Set([...gone, ...entries.map(({ id }) => id)]) };
     },
 
     async repair(tenant, ids, gone) {
-      await index.remove(tenant, gone);
+      // What differs too: the index may hold a newer version than Postgres, which was put back from a copy.
+      await index.remove(tenant, [...ids, ...gone]);
       await rows.forgetIndexed(ids);
-      await rows.pushBehind(push, { tenant, ids });
+      await rows.pushBehind(index.name, push, { tenant, ids });
     },
 
     tenants: () => rows.tenants(),

@@ -8,8 +8,11 @@ import type { Embedder } from "../embed/embedder.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex, Reach } from "./port.ts";
 
 export interface QdrantIndex extends MemoryIndex {
-  /** Makes the collection when it is missing. True when it did: then it knows nothing yet. */
-  ensure(): Promise<boolean>;
+  /** Which collection it is. Vectors of two models compare with nothing, so each model has one of its own. */
+  readonly name: string;
+  exists(): Promise<boolean>;
+  /** Makes what is missing of the collection: all of it, or what a process that died had not come to. */
+  make(): Promise<void>;
 }
 
 type Filter = Schemas["Filter"];
@@ -17,9 +20,18 @@ type Condition = Schemas["Condition"];
 
 const MEANING = "meaning";
 const WORDS = "words";
+const STANDING = ["id", "confidence", "importance", "fresh_at"];
+/** A search that waits longer has no time left to go on without the index. */
+const SEARCH_MS = 1_500;
 const REQUEST_MS = 5_000;
+/** Going through a whole tenant, or making an index over all of them. */
+const PATIENT_MS = 60_000;
 const UPSERT_AT_ONCE = 200;
+/** About 3 MB of JSON; Qdrant refuses a request of more than 32 MB, and takes its time for what is near it. */
+const NUMBERS_AT_ONCE = 150_000;
+const REMOVE_AT_ONCE = 5_000;
 const SCROLL_AT_ONCE = 2_000;
+const PORT = 6_333;
 
 /**
  * Qdrant knows how rare a word is, and does not tell. Its best score stands for this much of the most a question could
@@ -33,53 +45,48 @@ export function qdrantIndex(options: {
   readonly embedder: Pick<Embedder, "model" | "dimension">;
 }): QdrantIndex {
   const { url, apiKey, embedder } = options;
-  const client = new QdrantClient({
-    url,
-    ...(apiKey ? { apiKey } : {}),
-    timeout: REQUEST_MS,
-    checkCompatibility: false,
-  });
-  // Vectors of two models compare with nothing, and may differ in length: each model has a collection of its own.
+  const client = (timeout: number) =>
+    new QdrantClient({
+      ...addressOf(url),
+      // As a header: given as a key, the client would write to the console about networks without TLS.
+      ...(apiKey ? { headers: { "api-key": apiKey } } : {}),
+      timeout,
+      checkCompatibility: false,
+    });
+  const [searching, telling, patient] = [client(SEARCH_MS), client(REQUEST_MS), client(PATIENT_MS)];
   const collection = `sensorium-memories-${slug(embedder.model)}`;
+  const exists = async () => (await telling.collectionExists(collection)).exists;
 
   return {
-    async ensure() {
-      if ((await client.collectionExists(collection)).exists) return false;
-      try {
-        await client.createCollection(collection, {
-          vectors: { [MEANING]: { size: embedder.dimension, distance: "Dot", on_disk: true } },
-          sparse_vectors: { [WORDS]: { modifier: "idf" } },
-          // A graph for each tenant and none over all: cost must not grow with other tenants' memories.
-          hnsw_config: { payload_m: 16, m: 0 },
-        });
-      } catch (error) {
-        // Another replica was faster; it is the one that fills the collection.
-        if ((await client.collectionExists(collection)).exists) return false;
-        throw error;
+    name: collection,
+    exists,
+
+    async make() {
+      if (!await exists()) {
+        try {
+          await patient.createCollection(collection, {
+            vectors: { [MEANING]: { size: embedder.dimension, distance: "Dot", on_disk: true } },
+            sparse_vectors: { [WORDS]: { modifier: "idf" } },
+            // A graph for each tenant and none over all: cost must not grow with other tenants' memories.
+            hnsw_config: { payload_m: 16, m: 0 },
+          });
+        } catch (error) {
+          // Another replica was faster.
+          if (!await exists()) throw error;
+        }
       }
-      const fields: [string, Schemas["PayloadFieldSchema"]][] = [
-        ["tenant", { type: "keyword", is_tenant: true }],
-        ["agent", "keyword"],
-        ["team", "keyword"],
-        ["scope", "keyword"],
-        ["type", "keyword"],
-        ["confidence", "float"],
-        ["expires_at", "float"],
-        ["version", "integer"],
-      ];
-      for (const [field_name, field_schema] of fields) {
-        await client.createPayloadIndex(collection, { field_name, field_schema, wait: true });
+      for (const [field_name, field_schema] of payloadIndexes) {
+        await patient.createPayloadIndex(collection, { field_name, field_schema, wait: true });
       }
-      return true;
     },
 
     async upsert(tenant, entries) {
       // The condition on the version is one for a whole request, so entries of one version go together.
       for (const [version, same] of Map.groupBy(entries, (entry) => entry.version)) {
-        for (let from = 0; from < same.length; from += UPSERT_AT_ONCE) {
-          await client.upsert(collection, {
+        for (const some of portions(same)) {
+          await telling.upsert(collection, {
             wait: true,
-            points: same.slice(from, from + UPSERT_AT_ONCE).map((entry) => pointOf(tenant, entry)),
+            points: some.map((entry) => pointOf(tenant, entry)),
             update_filter: { must: [{ key: "version", range: { lt: version } }] },
           });
         }
@@ -87,30 +94,54 @@ export function qdrantIndex(options: {
     },
 
     async remove(tenant, ids) {
-      if (ids.length > 0) await client.delete(collection, { wait: true, points: ids.map((id) => pointId(tenant, id)) });
+      for (let from = 0; from < ids.length; from += REMOVE_AT_ONCE) {
+        const points = ids.slice(from, from + REMOVE_AT_ONCE).map((id) => pointId(tenant, id));
+        await telling.delete(collection, { wait: true, points });
+      }
     },
 
     async search(tenant, query) {
+      const { dense, sparse, count } = query;
+      const legs: Leg[] = [];
+      if (dense) legs.push({ query: [...dense], using: MEANING });
+      if (sparse) {
+        legs.push({
+          query: { indices: [...sparse.terms], values: [...sparse.weights] },
+          using: WORDS,
+          // How rare a word is, is judged by what the reader may see and by nothing else.
+          params: { idf: { corpus: seenBy(tenant, query.reach) } },
+        });
+      }
+      if (legs.length === 0) return [];
       const filter = filterOf(tenant, query);
-      const search = { filter, limit: query.count, with_payload: ["id", "confidence", "importance", "fresh_at"] };
-      const [byMeaning, byWords] = await Promise.all([
-        query.dense ? client.query(collection, { ...search, query: [...query.dense], using: MEANING }) : undefined,
-        query.sparse
-          ? client.query(collection, {
-            ...search,
-            query: { indices: [...query.sparse.terms], values: [...query.sparse.weights] },
-            using: WORDS,
-          })
-          : undefined,
-      ]);
-      return merged(byMeaning?.points, byWords?.points);
+      const found = (await searching.queryBatch(collection, {
+        searches: legs.map((leg) => ({ ...leg, filter, limit: count, with_payload: STANDING })),
+      })).map(({ points }) => points);
+
+      // What one leg proposes the other judges too. One that found fewer than it might has already judged all it can.
+      const proposed = new Map(found.flat().map((point) => [point.id, point]));
+      const unjudged = legs.map((leg, i) => {
+        const judged = new Set(found[i]!.map(({ id }) => id));
+        return { leg, i, ids: found[i]!.length < count ? [] : [...proposed.keys()].filter((id) => !judged.has(id)) };
+      }).filter(({ ids }) => ids.length > 0);
+      if (unjudged.length > 0) {
+        const judged = await searching.queryBatch(collection, {
+          searches: unjudged.map(({ leg, ids }) => ({
+            ...leg,
+            filter: { must: [inTenant(tenant), { has_id: ids }] },
+            limit: ids.length,
+          })),
+        });
+        unjudged.forEach(({ i }, at) => found[i]!.push(...judged[at]!.points));
+      }
+      return candidates([...proposed.values()], dense && found[0]!, sparse && found.at(-1)!);
     },
 
     async versions(tenant) {
       const held = new Map<string, number>();
       let offset: Schemas["ExtendedPointId"] | undefined;
       do {
-        const page = await client.scroll(collection, {
+        const page = await patient.scroll(collection, {
           filter: { must: [inTenant(tenant)] },
           limit: SCROLL_AT_ONCE,
           with_payload: ["id", "version"],
@@ -123,39 +154,81 @@ export function qdrantIndex(options: {
     },
 
     async drop(tenant) {
-      await client.delete(collection, { wait: true, filter: { must: [inTenant(tenant)] } });
+      await patient.delete(collection, { wait: true, filter: { must: [inTenant(tenant)] } });
     },
 
     async check() {
-      await client.collectionExists(collection);
+      await telling.getCollection(collection);
     },
 
     async [Symbol.asyncDispose]() {},
   };
 }
 
-type Point = { readonly score: number; readonly payload?: Record<string, unknown> | null };
+/**
+ * What filters ask for. Graphs are made along the fields that part a tenant's memories into ever smaller sets; along the
+ * others, which every tenant shares, they would only cost.
+ */
+const payloadIndexes: readonly (readonly [string, Schemas["PayloadFieldSchema"]])[] = [
+  ["tenant", { type: "keyword", is_tenant: true }],
+  ["agent", { type: "keyword" }],
+  ["team", { type: "keyword" }],
+  ["scope", { type: "keyword", enable_hnsw: false }],
+  ["type", { type: "keyword", enable_hnsw: false }],
+  ["confidence", { type: "float", enable_hnsw: false }],
+  ["expires_at", { type: "float", enable_hnsw: false }],
+  ["version", { type: "integer", enable_hnsw: false }],
+];
 
-function merged(byMeaning: readonly Point[] | undefined, byWords: readonly Point[] | undefined): Candidate[] {
-  const idOf = ({ payload }: Point) => String(payload?.id);
-  const payloads = new Map([...byMeaning ?? [], ...byWords ?? []].map((point) => [idOf(point), point.payload]));
-  const meaning = byMeaning && new Map(byMeaning.map((point) => [idOf(point), point.score]));
-  const words = byWords && new Map(byWords.map((point) => [idOf(point), point.score]));
+type Leg = Pick<Schemas["QueryRequest"], "query" | "using" | "params">;
+type Point = Schemas["ScoredPoint"];
+
+function candidates(
+  proposed: readonly Point[],
+  byMeaning: readonly Point[] | undefined,
+  byWords: readonly Point[] | undefined,
+): Candidate[] {
+  const scores = (points: readonly Point[] | undefined) =>
+    points && new Map(points.map((point) => [point.id, point.score]));
+  const [meaning, words] = [scores(byMeaning), scores(byWords)];
   const best = Math.max(0, ...words?.values() ?? []);
-  return [...payloads.keys()].map((id) => {
-    // Not among a leg's candidates: it said less than any that are, and nothing is the honest guess.
-    const similarity = meaning ? meaning.get(id) ?? 0 : null;
-    const lexical = words ? words.get(id) ?? 0 : null;
-    const payload = payloads.get(id);
+  return proposed.map(({ id, payload }) => {
+    const similarity = meaning?.get(id);
+    const lexical = words && (words.get(id) ?? 0);
     return {
-      id,
+      id: String(payload?.id),
       confidence: Number(payload?.confidence),
       importance: Number(payload?.importance),
       freshAt: Number(payload?.fresh_at),
-      similarity: similarity === null ? null : Math.min(1, Math.max(0, similarity)),
-      lexical: lexical === null || best === 0 ? lexical : BEST_WORDS * lexical / best,
+      similarity: similarity === undefined ? null : Math.min(1, Math.max(0, similarity)),
+      lexical: lexical === undefined ? null : best === 0 ? 0 : BEST_WORDS * lexical / best,
     };
   });
+}
+
+/** As many entries at once as make a request of reasonable size. */
+function* portions(entries: readonly Entry[]): Generator<Entry[]> {
+  let some: Entry[] = [];
+  let numbers = 0;
+  for (const entry of entries) {
+    const more = (entry.dense?.length ?? 0) + 2 * entry.sparse.terms.length;
+    if (some.length > 0 && (some.length >= UPSERT_AT_ONCE || numbers + more > NUMBERS_AT_ONCE)) {
+      yield some;
+      some = [];
+      numbers = 0;
+    }
+    some.push(entry);
+    numbers += more;
+  }
+  if (some.length > 0) yield some;
+}
+
+/** The client takes the port of a URL for Qdrant's own when it is the scheme's, and leaves out the path. */
+export function addressOf(url: string): { url: string; port: number; prefix?: string } {
+  const { origin, pathname } = new URL(url);
+  const port = /^https?:\/\/[^/?#]*:(\d+)(?:[/?#]|$)/i.exec(url)?.[1];
+  const prefix = pathname.replace(/\/+$/, "");
+  return { url: origin, port: port ? Number(port) : PORT, ...(prefix ? { prefix } : {}) };
 }
 
 const pointOf = (tenant: string, entry: Entry): Schemas["PointStruct"] => ({
@@ -182,11 +255,12 @@ const pointOf = (tenant: string, entry: Entry): Schemas["PointStruct"] => ({
 const inTenant = (tenant: string): Condition => ({ key: "tenant", match: { value: tenant } });
 const has = (key: string, value: string): Condition => ({ key, match: { value } });
 
+const seenBy = (tenant: string, reach: Reach) => ({ must: [inTenant(tenant), { should: reached(reach) }] });
+
 export function filterOf(tenant: string, { reach, type, minConfidence, nowMs }: IndexQuery): Filter {
   return {
     must: [
-      inTenant(tenant),
-      { should: reached(reach) },
+      ...seenBy(tenant, reach).must,
       ...(type ? [has("type", type)] : []),
       ...(minConfidence === undefined ? [] : [{ key: "confidence", range: { gte: minConfidence } }]),
     ],

@@ -40,6 +40,7 @@ export interface Unprepared {
 /** More changes than this at once are fetched piece by piece. */
 const CHANGES_AT_ONCE = 1_000;
 const LOAD_AT_ONCE = 2_000;
+const FORGOTTEN_AT_ONCE = 5_000;
 
 export function indexRows(sql: Sql, model: string) {
   const columns = sql`m.id, m.tenant_id, m.version::float8 as version, m.status, m.agent_id, m.team_id, m.scope, m.type,
@@ -73,6 +74,14 @@ export function indexRows(sql: Sql, model: string) {
     }
     return { entries, gone };
   };
+
+  /** Runs `work` unless another replica is at it already. */
+  const alone = async <T>(task: string, work: (tx: Tx) => Promise<T>): Promise<T | undefined> =>
+    await sql.begin(async (tx) => {
+      const [lock] = await tx<{ taken: boolean }[]>`
+        select pg_try_advisory_xact_lock(hashtext('sensorium memory'), hashtext(${task})) as taken`;
+      return lock!.taken ? await work(tx) : undefined;
+    }) as T | undefined;
 
   return {
     /**
@@ -156,14 +165,7 @@ export function indexRows(sql: Sql, model: string) {
       return row!.generation;
     },
 
-    /** Runs `work` unless another replica is at it already. */
-    async alone<T>(task: string, work: (tx: Tx) => Promise<T>): Promise<T | undefined> {
-      return await sql.begin(async (tx) => {
-        const [lock] = await tx<{ taken: boolean }[]>`
-          select pg_try_advisory_xact_lock(hashtext('sensorium memory'), hashtext(${task})) as taken`;
-        return lock!.taken ? await work(tx) : undefined;
-      }) as T | undefined;
-    },
+    alone,
 
     /** Two ranges rather than "not equal", so that the index by recipe finds them among many that are done. */
     unprepared: (recipe: string, limit: number): Promise<Unprepared[]> =>
@@ -203,16 +205,58 @@ export function indexRows(sql: Sql, model: string) {
         where m.id = v.id::text and m.version = v.version::bigint`;
     },
 
+    /** Whoever started last says which index there is. What was noted for another says nothing about this one. */
+    async claimIndex(name: string): Promise<void> {
+      await sql`update memory.recipe set index_name = ${name}, is_told = false where index_name is distinct from ${name}`;
+    },
+
+    /** Whether `indexed_version` speaks of this index; undefined where another one was claimed since. */
+    async isTold(name: string): Promise<boolean | undefined> {
+      const [row] = await sql<{ is_told: boolean }[]>`select is_told from memory.recipe where index_name = ${name}`;
+      return row?.is_told;
+    },
+
+    /**
+     * An index service to be told of everything again, and `make` what brings it into a state to be told. Nothing is told
+     * meanwhile, and whoever dies halfway leaves it untold, for the next to begin anew. False when another replica is at
+     * it. `fromNothing`: it knows nothing, so it has nothing to forget either.
+     */
+    async retell(name: string, { fromNothing }: { fromNothing: boolean }, make: () => Promise<void>): Promise<boolean> {
+      return await alone("retell", async () => {
+        await sql.begin(async (tx) => {
+          await tx`select pg_advisory_xact_lock(hashtext('sensorium memory'), hashtext('tell'))`;
+          await tx`update memory.recipe set is_told = false where index_name = ${name}`;
+        });
+        for (let after: string | null = "";;) {
+          // In pieces: one statement over a large table would outlast what a statement may take.
+          const [page]: { last: string | null }[] = await sql`
+            with page as (select id from memory.memories where id > ${after} order by id limit ${FORGOTTEN_AT_ONCE}),
+            forgotten as (update memory.memories m set indexed_version = 0 from page
+              where m.id = page.id and m.indexed_version <> 0 ${fromNothing ? sql`and m.status = 'active'` : sql``})
+            select max(id) as last from page`;
+          if (page!.last === null) break;
+          after = page!.last;
+        }
+        await make();
+        await sql`update memory.recipe set is_told = true where index_name = ${name}`;
+        return true;
+      }) ?? false;
+    },
+
     /**
      * Hands what the index service does not know yet to `push`, and notes that it does. The rows stay locked meanwhile,
      * so a newer form of one cannot reach the service before an older.
      */
     async pushBehind(
+      name: string,
       push: (tenant: string, changes: Changes) => Promise<void>,
       which: { tenant: string; ids: readonly string[] } | { limit: number },
     ): Promise<number> {
       return await sql.begin(async (tx) => {
-        const rows = await tx<Row[]>`select ${columns} from memory.memories m where m.indexed_version < m.version ${
+        // Before the reading, which must see what a retelling that was waited for has done.
+        await tx`select pg_advisory_xact_lock_shared(hashtext('sensorium memory'), hashtext('tell'))`;
+        const rows = await tx<Row[]>`select ${columns} from memory.memories m where m.indexed_version < m.version
+          and (select is_told and index_name = ${name} from memory.recipe) ${
           "ids" in which
             ? tx`and m.tenant_id = ${which.tenant} and m.id = any(${which.ids as string[]}) for update`
             : tx`order by m.tenant_id, m.id limit ${which.limit} for update skip locked`
@@ -226,12 +270,15 @@ export function indexRows(sql: Sql, model: string) {
       }) as number;
     },
 
-    /** What of a tenant the index service does not know yet, newest first. */
-    behind: async (tenant: string, limit: number): Promise<Changes> =>
-      sorted(
-        await sql<Row[]>`select ${columns} from memory.memories m
-        where m.tenant_id = ${tenant} and m.indexed_version < m.version order by m.id desc limit ${limit}`,
-      ),
+    /** What of a tenant the index service does not know yet, newest first; undefined when nobody knows what it knows. */
+    async behind(name: string, tenant: string, limit: number): Promise<Changes | undefined> {
+      const rows = await sql<(Row & { is_told: boolean | null })[]>`
+        select t.is_told, c.* from (select (select is_told and index_name = ${name} from memory.recipe) as is_told) t
+        left join lateral (select ${columns} from memory.memories m
+          where t.is_told and m.tenant_id = ${tenant} and m.indexed_version < m.version
+          order by m.id desc limit ${limit}) c on true`;
+      return rows[0]!.is_told ? sorted(rows.filter(({ id }) => id !== null)) : undefined;
+    },
 
     async countBehind(): Promise<number> {
       const [row] = await sql<{ count: number }[]>`
@@ -239,10 +286,10 @@ export function indexRows(sql: Sql, model: string) {
       return row!.count;
     },
 
-    /** The index service has forgotten everything: it must be told of everything again. */
-    async forgetIndexed(ids?: readonly string[]): Promise<void> {
+    /** The index service is to be told of these again. */
+    async forgetIndexed(ids: readonly string[]): Promise<void> {
       await sql`update memory.memories set indexed_version = 0
-        where status = 'active' ${ids ? sql`and id = any(${ids as string[]})` : sql``}`;
+        where status = 'active' and id = any(${ids as string[]})`;
     },
   };
 }
