@@ -134,6 +134,9 @@ export const Resent = z.object({ deliveries: z.array(Delivery), rest: z.array(Ha
 
 /** What pushed deliveries are signed with, in the form of Standard Webhooks. */
 export const PushSecret = z.object({ secret: z.string() });
+export const FirstPushSecretQuery = z.object({ tenant: z.string(), agent: z.string() });
+/** Null when it was given away before. */
+export const FirstPushSecret = z.object({ secret: z.string().nullable() });
 
 /** An event that nobody could be given, from whoever found that out. */
 export const Burial = z.object({

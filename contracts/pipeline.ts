@@ -78,6 +78,8 @@ export const PushState = z.object({
   /** Which of the agent's secrets signs; the one before it signs too for a day. */
   secret: z.int().min(1),
   rotated_at: z.string(),
+  /** Seed of the request that was given it: tried again, that request is answered as the first time. */
+  by: z.string().optional(),
   /** The endpoint that answered 410: nothing is sent there until the agent names another. */
   gone: z.string().optional(),
 });

@@ -43,6 +43,11 @@ export const AgentChange = z.object({
 }).partial();
 export type AgentChange = z.output<typeof AgentChange>;
 
+export const ChangedAgent = Agent.extend({
+  push_secret: z.string().optional()
+    .describe("What pushes are signed with; in the answer that first sets a delivery_endpoint, and shown this once"),
+}).meta({ id: "ChangedAgent" });
+
 export const AgentQuery = Page.extend({ status: AgentStatus.optional() });
 export const AgentList = z.object({ agents: z.array(Agent), total: z.int() });
 

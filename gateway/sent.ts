@@ -86,10 +86,9 @@ export function sentOver(nc: NatsConnection): Sent {
   };
 
   const questions = nc.subscribe(subjects.streamTakenOver, {
-    callback: async (error, msg) => {
+    callback: (error, msg) => {
       const { data } = error ? {} : Question.safeParse(msg.json());
-      const due = data && await takeOverHere(data.reader, data.lastId);
-      if (due) msg.respond(JSON.stringify(due));
+      if (data) void takeOverHere(data.reader, data.lastId).then((due) => due && msg.respond(JSON.stringify(due)));
     },
   });
 

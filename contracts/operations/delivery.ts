@@ -116,6 +116,16 @@ export const deliveryOperations = {
     success: 201,
     secret: true,
   },
+  "push.first_secret": {
+    service: "delivery",
+    summary: "The secret an agent's pushes are signed with, to the first who asks for it",
+    access: "service",
+    body: deliveries.FirstPushSecretQuery,
+    output: deliveries.FirstPushSecret,
+    success: 200,
+    // Whoever sets an endpoint waits for it.
+    deadlineMs: 1_000,
+  },
   "operator.dlq_list": {
     service: "delivery",
     summary: "List a tenant's dead letters, newest first",

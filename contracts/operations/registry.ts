@@ -54,8 +54,9 @@ export const registryOperations = {
     access: { self: "token", other: "admin" },
     path: registry.AgentPath,
     body: registry.AgentChange,
-    output: registry.Agent,
+    output: registry.ChangedAgent,
     success: 200,
+    secret: true,
   },
   "agents.deactivate": {
     service: "registry",

@@ -18,7 +18,7 @@ export interface DeliveryDeps extends ReplayDeps {
   readonly queue: Queue;
   readonly wire: Wire;
   readonly room: Room;
-  readonly push: Pick<Push, "rotate">;
+  readonly push: Pick<Push, "firstSecret" | "rotate">;
   readonly enrich: Enrich;
   readonly isAgent: (tenant: string, id: string) => Promise<boolean>;
   /** Aborts when the process begins to stop: nobody is kept waiting then. */
@@ -133,10 +133,12 @@ export function delivery(deps: DeliveryDeps): Handlers<"delivery"> {
       };
     },
 
-    async "push.secret"({ path: { id } }, { caller }) {
+    async "push.secret"({ path: { id } }, { caller, seed }) {
       if (!await isAgent(caller.tenant, id)) throw notFound("agent", id);
-      return { secret: await push.rotate({ tenant: caller.tenant, agent: id }) };
+      return { secret: await push.rotate({ tenant: caller.tenant, agent: id }, seed) };
     },
+
+    "push.first_secret": async ({ body }, { seed }) => ({ secret: await push.firstSecret(body, seed) ?? null }),
 
     "operator.dlq_list": ({ body: { tenant, agent, ...page } }) => store.list(tenant, agent ?? null, page),
 

@@ -36,8 +36,10 @@ export interface PushOptions {
 }
 
 export interface Push extends AsyncDisposable {
-  /** A new secret for the agent. */
-  rotate(owner: AgentRef): Promise<string>;
+  /** The agent's first secret, unless it has been given to another request. */
+  firstSecret(owner: AgentRef, by: string): Promise<string | undefined>;
+  /** A new secret for the agent; the same one again for the same request. */
+  rotate(owner: AgentRef, by: string): Promise<string>;
 }
 
 /** To one endpoint, from one replica. */
@@ -106,13 +108,19 @@ export async function startPush(options: PushOptions): Promise<Push> {
   ];
 
   return {
-    async rotate(owner) {
-      const { secret } = await change(kv, pushKey(owner.tenant, owner.agent), (state) => ({
-        ...state,
-        // The first one has never been shown, so it is not too late for it.
-        secret: state ? state.secret + 1 : 1,
-        rotated_at: new Date().toISOString(),
-      }));
+    async firstSecret(owner, by) {
+      const state = await change(kv, pushKey(owner.tenant, owner.agent), (state) => state ?? { by });
+      return state.by === by ? secretOf(secretKey, owner, state.secret) : undefined;
+    },
+    async rotate(owner, by) {
+      const { secret } = await change(kv, pushKey(owner.tenant, owner.agent), (state) =>
+        state?.by === by ? state : {
+          ...state,
+          // The first one has never been shown, so it is not too late for it.
+          secret: state ? state.secret + 1 : 1,
+          rotated_at: new Date().toISOString(),
+          by,
+        });
       return secretOf(secretKey, owner, secret);
     },
     async [Symbol.asyncDispose]() {
@@ -133,7 +141,9 @@ async function change(
   for (let attempt = 0; attempt < 20; attempt++) {
     const entry = await kv.get(key);
     const before = isLive(entry) ? PushState.parse(entry.json()) : undefined;
-    const after = PushState.parse({ secret: 1, rotated_at: new Date().toISOString(), ...next(before) });
+    const wanted = next(before);
+    if (before && wanted === before) return before;
+    const after = PushState.parse({ secret: 1, rotated_at: new Date().toISOString(), ...wanted });
     try {
       await kv.put(key, JSON.stringify(after), { previousSeq: entry?.revision ?? 0 });
       return after;

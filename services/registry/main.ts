@@ -2,7 +2,7 @@
 import { ConnectorState } from "../../contracts/ingestion.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { isLive, openBucket, pingJetStream } from "../../runtime/buckets.ts";
-import { connectBus } from "../../runtime/bus.ts";
+import { type Bus, connectBus } from "../../runtime/bus.ts";
 import { migrate, openDatabase } from "../../runtime/database.ts";
 import { readEnv } from "../../runtime/env.ts";
 import type { App } from "../../runtime/lifecycle.ts";
@@ -12,10 +12,11 @@ import { serve } from "../../runtime/serve.ts";
 import { runService } from "../../runtime/service.ts";
 import { startAnnouncer } from "./announce.ts";
 import { RegistryEnv } from "./env.ts";
+import type { FirstPushSecret } from "./handlers/agents.ts";
 import { restoreAnnouncements } from "./restore.ts";
 import { registry } from "./registry.ts";
 import { stores } from "./store/stores.ts";
-import { tokens } from "./tokens.ts";
+import { sealingKeyOf, tokens } from "./tokens.ts";
 
 export async function start(
   app: App,
@@ -32,7 +33,7 @@ export async function start(
   const issuing = tokens({
     store: all.signingKeys,
     announcer,
-    sealingKey: deriveKey(env.SERVER_SECRET, "signing keys"),
+    sealingKey: sealingKeyOf(env.SERVER_SECRET),
   });
   const states = await openBucket(bus.nc, buckets.connectorStates);
   app.use(
@@ -46,6 +47,7 @@ export async function start(
         hashKey: deriveKey(env.SERVER_SECRET, "api keys"),
         webhookKey: deriveKey(env.SERVER_SECRET, "webhook secrets"),
         connectorKey: deriveKey(env.SERVER_SECRET, "connector secrets"),
+        firstPushSecret: firstPushSecretOver(bus, log),
         forget: (connector) => states.purge(connector),
         async stateOf(connector) {
           const entry = await states.get(connector);
@@ -60,5 +62,17 @@ export async function start(
     }),
   );
 }
+
+/** Delivery may be away; then the agent asks for a secret later. */
+const firstPushSecretOver = (bus: Bus, log: Log): FirstPushSecret => async (tenant, agent, call) => {
+  const origin = { ...call, caller: { kind: "service", name: "registry" } } as const;
+  try {
+    const answer = await bus.ask("push.first_secret", { path: {}, query: {}, body: { tenant, agent } }, origin);
+    return answer.read().secret ?? undefined;
+  } catch (error) {
+    log.warn("push.secret_not_shown", { tenant, agent, error });
+    return undefined;
+  }
+};
 
 if (import.meta.main) await runService("registry", start);

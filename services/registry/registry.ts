@@ -3,7 +3,7 @@ import type { KeyObject } from "node:crypto";
 import type { ConnectorState } from "../../contracts/ingestion.ts";
 import type { Handlers } from "../../contracts/operations.ts";
 import type { Announcer } from "./announce.ts";
-import { agentHandlers } from "./handlers/agents.ts";
+import { agentHandlers, type FirstPushSecret } from "./handlers/agents.ts";
 import { authHandlers } from "./handlers/auth.ts";
 import { channelHandlers } from "./handlers/channels.ts";
 import { connectorHandlers } from "./handlers/connectors.ts";
@@ -20,6 +20,7 @@ export interface RegistryDeps extends Stores {
   readonly hashKey: KeyObject;
   readonly webhookKey: KeyObject;
   readonly connectorKey: KeyObject;
+  readonly firstPushSecret: FirstPushSecret;
   readonly forget: (connector: string) => Promise<void>;
   readonly stateOf: (connector: string) => Promise<ConnectorState | undefined>;
 }

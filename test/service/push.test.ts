@@ -1,13 +1,11 @@
 /** What an agent in push mode can rely on. */
-import { createHmac } from "node:crypto";
-import { createServer, type IncomingHttpHeaders } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { ulid } from "../../contracts/identity.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { routeKeys } from "../../contracts/subjects.ts";
 import { openBucket } from "../../runtime/buckets.ts";
 import { eventually } from "../support/eventually.ts";
+import { inbox, verifies } from "../support/inbox.ts";
 import { type Post, post, type TestAgent } from "./support.ts";
 
 let p: Post;
@@ -21,39 +19,6 @@ beforeAll(async () => {
 });
 afterAll(() => p?.[Symbol.asyncDispose]());
 
-interface Received {
-  readonly headers: IncomingHttpHeaders;
-  readonly body: string;
-}
-type Answer = { status: number; headers?: Record<string, string> } | "hang";
-
-/** An agent's own server: answers what it is told to, and remembers what came. */
-async function inbox(answer: (received: Received, count: number) => Answer = () => ({ status: 200 })) {
-  const received: Received[] = [];
-  let inHand = 0;
-  let mostInHand = 0;
-  const server = createServer(async (request, response) => {
-    mostInHand = Math.max(mostInHand, ++inHand);
-    let body = "";
-    for await (const chunk of request) body += chunk;
-    received.push({ headers: request.headers, body });
-    const said = answer(received.at(-1)!, received.length);
-    if (said !== "hang") response.writeHead(said.status, said.headers).end("thank you");
-    inHand--;
-  });
-  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
-  return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/inbox`,
-    received,
-    events: () => received.map(({ body }) => JSON.parse(body).id as string),
-    mostInHand: () => mostInHand,
-    async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      await new Promise((done) => server.close(done));
-    },
-  };
-}
-
 const announce = async (agent: TestAgent, endpoint: string | undefined, status = "active") => {
   const routes = await openBucket(p.bus.nc, buckets.routes);
   const route = { version: Date.now(), status, delivery_mode: "push", team_id: null };
@@ -66,14 +31,6 @@ const deadLettersOf = async (agent: TestAgent) => (await agent.ask("delivery.dea
 const recentOf = async (agent: TestAgent) =>
   (await agent.ask("delivery.recent", { path: { id: agent.id }, query: {} })).events;
 const secretOf = async (agent: TestAgent) => (await agent.ask("push.secret", { path: { id: agent.id } })).secret;
-
-/** As a receiver checks it. */
-const verifies = ({ headers, body }: Received, secret: string) => {
-  const text = `${headers["webhook-id"]}.${headers["webhook-timestamp"]}.${body}`;
-  const key = Buffer.from(secret.replace(/^whsec_/, ""), "base64");
-  const wanted = `v1,${createHmac("sha256", key).update(text).digest("base64")}`;
-  return String(headers["webhook-signature"]).split(" ").includes(wanted);
-};
 
 describe("push", () => {
   test("posts the event in structured form, signed, and takes a 2xx as acknowledgement", async () => {
@@ -109,6 +66,22 @@ describe("push", () => {
     }, "a signature of the new secret");
     const got = server.received.findLast((each) => verifies(each, fresh))!;
     expect([verifies(got, old), verifies(got, other)]).toEqual([true, false]);
+  });
+
+  test("a rotation tried again is the same rotation: the secret before it still verifies", async () => {
+    await using server = await inbox();
+    const agent = p.agent();
+    await announce(agent, server.url);
+    const old = await secretOf(agent);
+    const seed = ulid();
+    const rotate = async () => (await agent.ask("push.secret", { path: { id: agent.id } }, seed)).secret;
+    const fresh = await rotate();
+    expect(await rotate()).toBe(fresh);
+    await eventually(async () => {
+      await p.send([agent]);
+      return server.received.some((got) => verifies(got, fresh));
+    }, "a signature of the new secret");
+    expect(verifies(server.received.findLast((each) => verifies(each, fresh))!, old)).toBe(true);
   });
 
   test("tries again after a failure, and sends to the dead letters after the last attempt", async () => {

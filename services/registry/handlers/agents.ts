@@ -1,7 +1,7 @@
 /** Agents: register, read, change, stop and start. */
 import { notFound } from "../../../contracts/errors.ts";
 import { newId } from "../../../contracts/identity.ts";
-import type { Handlers } from "../../../contracts/operations.ts";
+import type { Call, Handlers } from "../../../contracts/operations.ts";
 import type { Agent } from "../../../contracts/registry.ts";
 import type { Announcer } from "../announce.ts";
 import { agentRoute, gone } from "../routes.ts";
@@ -16,11 +16,19 @@ type AgentOperations =
   | "agents.deactivate"
   | "agents.activate";
 
+/** Undefined when it was given away before, or cannot be had now: `push.secret` makes another. */
+export type FirstPushSecret = (
+  tenant: string,
+  agent: string,
+  call: Pick<Call, "requestId" | "seed">,
+) => Promise<string | undefined>;
+
 export function agentHandlers(deps: {
   readonly agents: AgentStore;
   readonly announcer: Pick<Announcer, "change">;
+  readonly firstPushSecret: FirstPushSecret;
 }): Pick<Handlers<"registry">, AgentOperations> {
-  const { agents, announcer } = deps;
+  const { agents, announcer, firstPushSecret } = deps;
 
   const setStatus = (tenant: string, id: string, status: Agent["status"]) =>
     announcer.change(async (tx, announce) => {
@@ -46,13 +54,17 @@ export function agentHandlers(deps: {
       return agent;
     },
 
-    "agents.update": ({ path: { id }, body }, { caller }) =>
-      announcer.change(async (tx, announce) => {
+    async "agents.update"({ path: { id }, body }, { caller, requestId, seed }) {
+      const agent = await announcer.change(async (tx, announce) => {
         const agent = await agents.update(tx, caller.tenant, id, body);
         if (!agent) throw notFound("agent", id);
         announce(agentRoute(agent));
         return agent;
-      }),
+      });
+      if (!body.delivery_endpoint) return agent;
+      const push_secret = await firstPushSecret(caller.tenant, id, { requestId, seed });
+      return push_secret ? { ...agent, push_secret } : agent;
+    },
 
     async "agents.deactivate"({ path: { id } }, { caller }) {
       await setStatus(caller.tenant, id, "inactive");
