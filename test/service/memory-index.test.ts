@@ -7,7 +7,10 @@ import { type Qdrant, qdrant, qdrantProgram } from "../support/qdrant.ts";
 import { conformance, DIMENSION, words } from "./memory-index-conformance.ts";
 
 conformance("embedded", async () => embeddedIndex(DIMENSION));
-conformance("embedded, its graph from 500 memories on,", async () => embeddedIndex(DIMENSION, { graphLimit: 500 }));
+conformance(
+  "embedded, comparing codes from 500 memories on,",
+  async () => embeddedIndex(DIMENSION, { codesLimit: 500 }),
+);
 
 if (process.env.QDRANT_URL || qdrantProgram) {
   let own: Promise<Qdrant> | undefined;

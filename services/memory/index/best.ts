@@ -20,6 +20,13 @@ export class Best {
     this.least = this.#floor;
   }
 
+  /** The slots of those that score at least so much. */
+  from(least: number): number[] {
+    const slots: number[] = [];
+    for (let i = 0; i < this.count; i++) if (this.scores[i]! >= least) slots.push(this.slots[i]!);
+    return slots;
+  }
+
   offer(slot: number, score: number): void {
     if (!(score > this.least) || this.room === 0) return;
     let at: number;

@@ -1,11 +1,10 @@
 /** The index that needs no other server: in this process's memory, made from Postgres whenever it is missing. */
-import { setTimeout as pause } from "node:timers/promises";
-import { type Log, silent } from "../../../runtime/log.ts";
 import { idf, type SparseVector } from "../lexical.ts";
 import { Best } from "./best.ts";
-import { buildApart } from "./graph.ts";
-import { type Filter, GRAPH_LIMIT, HIGHEST_WEIGHT, Partition } from "./partition.ts";
+import { Arena } from "./kernel/kernel.ts";
+import { type Filter, Partition } from "./partition.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex, Reach } from "./port.ts";
+import { HIGHEST_WEIGHT } from "./words.ts";
 
 interface Place {
   readonly partition: string;
@@ -28,61 +27,15 @@ interface Part {
 
 /** Below this, what is removed is not worth making a partition anew. */
 const WASTE_LIMIT = 1_000;
-/** About 5 ms of work for the graph, then four times as long for everybody else in this process. */
-const TEND_AT_ONCE = 16;
-const TEND_PAUSE_MS = 20;
-const QUIET_MS = 400;
-const LONGEST_WAIT_MS = 10_000;
 
-export function embeddedIndex(
-  dimension: number,
-  options: { readonly graphLimit?: number; readonly log?: Log } = {},
-): MemoryIndex {
-  const { graphLimit = GRAPH_LIMIT, log = silent } = options;
+export function embeddedIndex(dimension: number, options: { readonly codesLimit?: number } = {}): MemoryIndex {
+  const arena = new Arena();
   const tenants = new Map<string, Tenant>();
-  const stop = new AbortController();
-  let tending: Promise<void> | undefined;
-  let toldAt = 0;
 
   const tenantOf = (name: string): Tenant => {
     let tenant = tenants.get(name);
     if (!tenant) tenants.set(name, tenant = { partitions: new Map(), places: new Map(), teamsOf: new Map() });
     return tenant;
-  };
-
-  const tend = () => {
-    toldAt = Date.now();
-    tending ??= (async () => {
-      // A tenant that is just being read is better built once, when it is there.
-      for (const begun = Date.now(); Date.now() - toldAt < QUIET_MS && Date.now() - begun < LONGEST_WAIT_MS;) {
-        await pause(QUIET_MS / 4, undefined, { signal: stop.signal }).catch(() => {});
-        if (stop.signal.aborted) return;
-      }
-      for (let waits = true; waits && !stop.signal.aborted;) {
-        waits = false;
-        for (const { partitions } of tenants.values()) {
-          for (const partition of partitions.values()) {
-            if (partition.waiting === 0) continue;
-            waits = true;
-            if (partition.isFarBehind) {
-              const { vectors, adopt } = partition.forGraph();
-              const graph = await buildApart(vectors, stop.signal).catch((error: unknown) => {
-                if (!stop.signal.aborted) log.warn("memory.graph_not_built", { error });
-                return undefined;
-              });
-              if (graph) {
-                adopt(graph);
-                continue;
-              }
-            }
-            // Also where no thread can be had: slower, but it gets there.
-            partition.tend(TEND_AT_ONCE);
-            await pause(TEND_PAUSE_MS, undefined, { signal: stop.signal }).catch(() => {});
-            if (stop.signal.aborted) return;
-          }
-        }
-      }
-    })().finally(() => tending = undefined);
   };
 
   const remove = (tenant: Tenant, id: string): void => {
@@ -101,10 +54,9 @@ export function embeddedIndex(
         remove(tenant, entry.id);
         const key = partitionOf(entry);
         let partition = tenant.partitions.get(key);
-        if (!partition) tenant.partitions.set(key, partition = new Partition(dimension, graphLimit));
+        if (!partition) tenant.partitions.set(key, partition = new Partition(arena, dimension, options.codesLimit));
         tenant.places.set(entry.id, { partition: key, slot: partition.add(entry), version: entry.version });
         if (entry.scope === "team") noteOwner(tenant, entry.agent, key);
-        if (partition.waiting > 0) tend();
       }
       for (const [key, partition] of tenant.partitions) {
         if (partition.removed > WASTE_LIMIT && partition.removed > partition.alive) {
@@ -114,7 +66,6 @@ export function embeddedIndex(
             const id = fresh.idAt(slot);
             tenant.places.set(id, { ...tenant.places.get(id)!, slot });
           }
-          tend();
         }
       }
     },
@@ -135,14 +86,13 @@ export function embeddedIndex(
     },
 
     async drop(name) {
+      for (const partition of tenants.get(name)?.partitions.values() ?? []) partition.dispose();
       tenants.delete(name);
     },
 
     async check() {},
 
     async [Symbol.asyncDispose]() {
-      stop.abort();
-      await tending;
       tenants.clear();
     },
   };
@@ -181,49 +131,51 @@ function searchParts(parts: readonly Part[], query: IndexQuery): Candidate[] {
   const { sparse, dense, count } = query;
   const importances = sparse && importancesIn(parts, sparse);
   const highest = importances ? importances.reduce((sum, value) => sum + value, 0) * HIGHEST_WEIGHT : 0;
-  const found: { part: Part; slot: number; score: number }[] = [];
-  // Each leg keeps its best over all parts together.
-  const byWords: typeof found = [];
-  const byMeaning: typeof found = [];
-  for (const part of parts) {
+  const wordsOf: Best[] = [];
+  const meaningsOf: Best[] = [];
+  for (const { partition, owner } of parts) {
     const filter: Filter = {
       nowMs: query.nowMs,
       ...(query.type ? { type: query.type } : {}),
       ...(query.minConfidence === undefined ? {} : { minConfidence: query.minConfidence }),
-      ...(part.owner === undefined ? {} : { owner: part.owner }),
+      ...(owner === undefined ? {} : { owner }),
     };
-    const collect = (best: Best, into: typeof found) => {
-      for (let i = 0; i < best.count; i++) into.push({ part, slot: best.slots[i]!, score: best.scores[i]! });
-    };
-    if (importances && highest > 0) {
-      // Without a word of the question a memory has nothing to say to it.
-      const best = new Best(count, 0);
-      part.partition.scoreWords(sparse!.terms, importances, filter, best);
-      collect(best, byWords);
-    }
-    if (dense) {
-      // The nearest are the nearest, however far: a question is not answered with nothing while there are memories.
-      const best = new Best(count, -Infinity);
-      part.partition.nearest(dense, filter, best);
-      collect(best, byMeaning);
-    }
+    // Without a word of the question a memory has nothing to say to it.
+    const words = new Best(count, 0);
+    if (importances && highest > 0) partition.scoreWords(sparse!.terms, importances, filter, words);
+    wordsOf.push(words);
+    // The nearest are the nearest, however far: a question is not answered with nothing while there are memories.
+    const meanings = new Best(count, -Infinity);
+    if (dense) partition.nearest(dense, filter, meanings);
+    meaningsOf.push(meanings);
   }
-  for (const leg of [byWords, byMeaning]) {
-    found.push(...leg.sort((a, b) => b.score - a.score).slice(0, count));
-  }
-  const candidates = new Map<string, Candidate>();
-  for (const { part: { partition }, slot } of found) {
-    const id = partition.idAt(slot);
-    if (candidates.has(id)) continue;
-    const similarity = dense ? partition.similarityAt(slot, dense) : null;
-    candidates.set(id, {
-      id,
-      ...partition.standingAt(slot),
-      similarity: similarity === null ? null : Math.min(1, Math.max(0, similarity)),
-      lexical: highest > 0 ? Math.min(1, partition.lexicalAt(slot) * HIGHEST_WEIGHT / highest) : null,
+
+  // Each leg keeps its best over all parts together.
+  const [leastWords, leastMeaning] = [leastOf(wordsOf, count), leastOf(meaningsOf, count)];
+  return parts.flatMap(({ partition }, i) => {
+    const slots = new Set([...wordsOf[i]!.from(leastWords), ...meaningsOf[i]!.from(leastMeaning)]);
+    return Array.from(slots, (slot): Candidate => {
+      const similarity = dense ? partition.similarityAt(slot, dense) : null;
+      return {
+        id: partition.idAt(slot),
+        ...partition.standingAt(slot),
+        similarity: similarity === null ? null : Math.min(1, Math.max(0, similarity)),
+        lexical: highest > 0 ? Math.min(1, partition.lexicalAt(slot) * HIGHEST_WEIGHT / highest) : null,
+      };
     });
-  }
-  return [...candidates.values()];
+  });
+}
+
+/** What a score must reach to be among the best `count` of all parts. */
+function leastOf(bests: readonly Best[], count: number): number {
+  const all = bests.reduce((sum, best) => sum + best.count, 0);
+  if (all <= count) return -Infinity;
+  const scores = new Float64Array(all);
+  bests.reduce((at, best) => {
+    scores.set(best.scores.subarray(0, best.count), at);
+    return at + best.count;
+  }, 0);
+  return scores.sort()[all - count]!;
 }
 
 /** How much each term of a query says, counted over nothing but what the reader may see. */

@@ -38,7 +38,7 @@ export async function openIndex(deps: {
     return { kind: "qdrant", index, keeper: app.use(pusher({ index, rows, log })) };
   }
   await rows.claimIndex("embedded");
-  const index = app.use(embeddedIndex(embedder.dimension, { log }));
+  const index = app.use(embeddedIndex(embedder.dimension));
   const idleMs = env.MEMORY_INDEX_IDLE_MINUTES * 60_000;
   const keeper = app.use(follower({ index, rows, log, patienceMs: PATIENCE_MS, idleMs }));
   app.watch(warm(keeper, rows, app.signal, log));

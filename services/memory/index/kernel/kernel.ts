@@ -1,0 +1,87 @@
+/** Memory that vectors lie in, and the arithmetic over them, which is SIMD (kernel.wat) because there are many. */
+import { readFileSync } from "node:fs";
+
+/** All are places and counts of bytes in the memory, unless they say otherwise. */
+interface Kernel {
+  /** Turns `count` vectors into codes: one bit for each component, whether it is above the mean's. */
+  encode(dense: number, width: number, count: number, mean: number, codes: number): void;
+  /** In how many bits each code differs from the query's (16 bits each), and how many differ in so many (32 each). */
+  differences(codes: number, width: number, count: number, query: number, out: number, counts: number): void;
+  /** Which of them differ in at most so many bits (32 bits each); answers how many. */
+  within(differences: number, count: number, most: number, out: number): number;
+  /** The inner product of the query with each of the vectors at `places` (32 bits each). */
+  products(dense: number, width: number, places: number, count: number, query: number, out: number): void;
+}
+
+/** The compiler knows it only together with a browser's page. */
+declare const WebAssembly: {
+  Module: new (bytes: Uint8Array) => object;
+  Instance: new (module: object, imports: object) => { readonly exports: unknown };
+  Memory: new (
+    pages: { initial: number; maximum: number },
+  ) => { readonly buffer: ArrayBuffer; grow(by: number): number };
+};
+
+const PAGE = 65_536;
+/** Blocks begin where the widest load likes them to. */
+const ALIGNMENT = 16;
+const SMALLEST = 256;
+
+const compiled = new WebAssembly.Module(readFileSync(new URL("./kernel.wasm", import.meta.url)));
+
+/**
+ * One memory for everything an index holds, in blocks of a few sizes. A memory of WebAssembly's reserves gigabytes of
+ * addresses, so each partition cannot have its own. What is freed is used again; the memory itself never shrinks.
+ */
+export class Arena {
+  readonly #memory = new WebAssembly.Memory({ initial: 1, maximum: PAGE });
+  readonly kernel = new WebAssembly.Instance(compiled, { index: { memory: this.#memory } })
+    .exports as Kernel;
+  readonly #free = new Map<number, number[]>();
+  /** The first block is nobody's, so that no place is 0. */
+  #used = SMALLEST;
+  /** The memory as numbers; another object whenever it has grown. */
+  int8 = new Int8Array(this.#memory.buffer);
+  int32 = new Int32Array(this.#memory.buffer);
+
+  /** A block of at least so many bytes, holding anything. */
+  take(bytes: number): number {
+    const size = sizeOf(bytes);
+    const freed = this.#free.get(size)?.pop();
+    if (freed !== undefined) return freed;
+    const place = this.#used;
+    const lacking = Math.ceil((place + size - this.int8.byteLength) / PAGE);
+    if (lacking > 0) {
+      this.#memory.grow(lacking);
+      this.int8 = new Int8Array(this.#memory.buffer);
+      this.int32 = new Int32Array(this.#memory.buffer);
+    }
+    this.#used += size;
+    return place;
+  }
+
+  /** Gives back what `take` gave for so many bytes. */
+  give(place: number, bytes: number): void {
+    const size = sizeOf(bytes);
+    const free = this.#free.get(size);
+    if (free) free.push(place);
+    else this.#free.set(size, [place]);
+  }
+
+  /** A block for `bytes` with what was in one for `before`, which is given back. */
+  enlarge(place: number, before: number, bytes: number): number {
+    if (sizeOf(before) === sizeOf(bytes)) return place;
+    const larger = this.take(bytes);
+    this.int8.copyWithin(larger, place, place + before);
+    this.give(place, before);
+    return larger;
+  }
+}
+
+/** Powers of two and the middles between them, so that at most a third of a block lies idle. */
+function sizeOf(bytes: number): number {
+  let size = SMALLEST;
+  while (size < bytes) size *= 2;
+  const middle = size * 3 / 4;
+  return size > SMALLEST && middle >= bytes && middle % ALIGNMENT === 0 ? middle : size;
+}
