@@ -4,7 +4,7 @@ import { type CryptoKey, exportJWK, generateKeyPair, importJWK, type JWK, SignJW
 import { ulid } from "../../contracts/identity.ts";
 import { SIGNING_ALGORITHM, TOKEN_AUDIENCE, TOKEN_ISSUER, TOKEN_SECONDS } from "../../contracts/tokens.ts";
 import type { TokenClaims } from "../../contracts/tokens.ts";
-import { seal, unseal } from "../../runtime/secret.ts";
+import { deriveKey, seal, unseal } from "../../runtime/secret.ts";
 import type { Announcer } from "./announce.ts";
 import type { SigningKeyRow, SigningKeyStore } from "./store/signing-keys.ts";
 import { signingTrust } from "./trust.ts";
@@ -17,6 +17,9 @@ export interface Tokens {
 
 /** How long this replica signs with a key before it looks whether another replica has rotated. */
 const REFRESH_MS = 5_000;
+
+/** Seals the private halves. */
+export const sealingKeyOf = (serverSecret: string): KeyObject => deriveKey(serverSecret, "signing keys");
 
 export function tokens(deps: { store: SigningKeyStore; announcer: Announcer; sealingKey: KeyObject }): Tokens {
   const { store, announcer, sealingKey } = deps;
