@@ -49,7 +49,7 @@ export function endpoints(options: { readonly allowPrivate: boolean }): Endpoint
         headers: { ...headers, "content-length": Buffer.byteLength(body) },
       });
       const timer = setTimeout(() => {
-        fail(`did not answer within ${timeoutMs / 1_000} s`);
+        fail(`did not answer within ${Math.round(timeoutMs / 100) / 10} s`);
         sent.destroy();
       }, timeoutMs);
       sent.on("close", () => {

@@ -69,6 +69,7 @@ export async function start(
       log,
     }),
   );
+  const enrich = enrichOver(bus);
   const push = app.use(
     await startPush({
       nc: bus.nc,
@@ -76,6 +77,7 @@ export async function start(
       events,
       ids,
       endpoint: app.use(endpoints({ allowPrivate: env.PUSH_ALLOW_PRIVATE })),
+      enrich,
       secretKey: deriveKey(env.SERVER_SECRET, "push secrets"),
       visibilityMs: env.VISIBILITY_TIMEOUT_SECONDS * 1_000,
       maxAttempts: env.MAX_DELIVERY_ATTEMPTS,
@@ -97,7 +99,7 @@ export async function start(
         wire,
         publisher,
         push,
-        enrich: enrichOver(bus),
+        enrich,
         rematch: rematchOver(bus, log),
         // JSON writes some bytes longer than they came; half of what a message may hold leaves room for that.
         room: room((bus.nc.info?.max_payload ?? 1024 * 1024) / 2),

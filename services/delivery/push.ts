@@ -5,6 +5,7 @@
 import type { KeyObject } from "node:crypto";
 import type { KV } from "@nats-io/kv";
 import type { NatsConnection } from "@nats-io/nats-core";
+import type { DeliveryContext } from "../../contracts/deliveries.ts";
 import { ulid } from "../../contracts/identity.ts";
 import { PushState } from "../../contracts/pipeline.ts";
 import { AgentRoute } from "../../contracts/routes.ts";
@@ -17,6 +18,7 @@ import { pause } from "../../runtime/pause.ts";
 import { injectTrace, inSpan, markFailed, measure } from "../../runtime/telemetry.ts";
 import type { AgentRef, DeliveryIds } from "./delivery-id.ts";
 import type { Endpoint } from "./endpoint.ts";
+import type { Enrich } from "./enrich.ts";
 import type { Events } from "./events.ts";
 import { secretOf, secretsOf, signatureHeaders } from "./push-signature.ts";
 import type { Lease, Queue } from "./queue.ts";
@@ -27,6 +29,7 @@ export interface PushOptions {
   readonly events: Events;
   readonly ids: DeliveryIds;
   readonly endpoint: Endpoint;
+  readonly enrich: Enrich;
   /** What the agents' secrets are derived from. */
   readonly secretKey: KeyObject;
   readonly visibilityMs: number;
@@ -42,6 +45,12 @@ export interface Push extends AsyncDisposable {
   rotate(owner: AgentRef, by: string): Promise<string>;
 }
 
+interface Target {
+  readonly url: string;
+  /** Of the agent: some memories are its team's. */
+  readonly team: string | undefined;
+}
+
 /** To one endpoint, from one replica. */
 const CONCURRENCY = 4;
 const MAX_TIMEOUT_MS = 15_000;
@@ -55,13 +64,13 @@ const WAIT_MS = 20_000;
 export async function startPush(options: PushOptions): Promise<Push> {
   const { nc, secretKey, log } = options;
   const states = new Map<string, PushState>();
-  const targets = new Map<string, string>();
+  const targets = new Map<string, Target>();
   const couriers = new Map<string, Courier>();
   const kv = await openBucket(nc, buckets.push);
 
   /** Each agent with somewhere to push to has a courier, and nobody else. */
   const settle = (key: string, owner: AgentRef) => {
-    const target = targets.get(key);
+    const target = targets.get(key)?.url;
     const wanted = target === states.get(key)?.gone ? undefined : target;
     const running = couriers.get(key);
     if (running?.url === wanted) return;
@@ -73,7 +82,8 @@ export async function startPush(options: PushOptions): Promise<Push> {
         .then(() => log.info("push.gone", { tenant: owner.tenant, agent: owner.agent }))
         .catch((error) => log.warn("push.gone_not_stored", { error }));
     const secrets = () => secretsOf(secretKey, owner, states.get(key), Date.now());
-    couriers.set(key, courier({ ...options, owner, url: wanted, secrets, stopGone }));
+    const team = () => targets.get(key)?.team;
+    couriers.set(key, courier({ ...options, owner, url: wanted, team, secrets, stopGone }));
   };
 
   const watches = [
@@ -99,7 +109,7 @@ export async function startPush(options: PushOptions): Promise<Push> {
         const key = pushKey(route.tenant, route.agent);
         const agent = isLive(entry) ? AgentRoute.parse(entry.json()) : undefined;
         if (agent?.status === "active" && agent.delivery_mode === "push" && agent.delivery_endpoint) {
-          targets.set(key, agent.delivery_endpoint);
+          targets.set(key, { url: agent.delivery_endpoint, team: agent.team_id ?? undefined });
         } else targets.delete(key);
         settle(key, { tenant: route.tenant, agent: route.agent });
       },
@@ -164,21 +174,24 @@ interface Courier {
 interface CourierOptions extends PushOptions {
   readonly owner: AgentRef;
   readonly url: string;
+  readonly team: () => string | undefined;
   readonly secrets: () => string[];
   readonly stopGone: () => Promise<void>;
 }
 
 function courier(options: CourierOptions): Courier {
-  const { owner, url, queue, events, ids, endpoint, secrets, stopGone, visibilityMs, maxAttempts, backoffMs, log } =
-    options;
+  const { owner, url, team, queue, events, ids, endpoint, enrich, secrets, stopGone, log } = options;
+  const { visibilityMs, maxAttempts, backoffMs } = options;
   const stop = new AbortController();
   const onTheWay = new Set<Promise<void>>();
   const timeoutMs = Math.min(MAX_TIMEOUT_MS, visibilityMs * 0.8);
   let failures = 0;
 
   const deliver = async (lease: Lease, event: object) => {
+    const takenAt = performance.now();
     const id = ids.idOf(owner, lease.handle);
-    const body = JSON.stringify(event);
+    const contexts = await enrich(owner, team(), [{ key: id, depth: lease.delivery.enrichment, event }]);
+    const body = JSON.stringify(withContext(event, contexts.get(id)));
     const headers: Record<string, string> = {
       "content-type": "application/cloudevents+json; charset=utf-8",
       ...signatureHeaders(secrets(), { id, body, nowMs: Date.now() }),
@@ -190,7 +203,7 @@ function courier(options: CourierOptions): Courier {
     };
     const pushed = await inSpan("POST", { kind: "client", attributes }, async (span) => {
       injectTrace((name, value) => headers[name] = value);
-      const pushed = await endpoint.post(url, body, headers, timeoutMs);
+      const pushed = await endpoint.post(url, body, headers, timeoutMs - (performance.now() - takenAt));
       if (pushed.outcome !== "accepted") markFailed(span, "reason" in pushed ? pushed.reason : pushed.outcome);
       return pushed;
     });
@@ -252,6 +265,13 @@ function courier(options: CourierOptions): Courier {
 
   return { url, ended, stop: () => stop.abort() };
 }
+
+/**
+ * What a poll brings as an object is text here: an attribute of a CloudEvent has no other form for it, and receivers that
+ * hold to that would refuse the whole event.
+ */
+const withContext = (event: object, context: DeliveryContext | undefined): object =>
+  context ? { ...event, context: JSON.stringify(context) } : event;
 
 /** Where it goes, without what may be secret in it. */
 const serverOf = (url: string) => {
