@@ -1,6 +1,6 @@
 /** All SQL over memories as callers see them. The reader, and with it the tenant, comes first in every call. */
 import type { Memory, MemoryChange, MemoryCreate, MemoryScope, MemoryType } from "../../../contracts/memory.ts";
-import type { Sql } from "../../../runtime/database.ts";
+import { momentOf, type Sql } from "../../../runtime/database.ts";
 import type { Standing } from "../index/port.ts";
 import type { Prepared } from "../prepare.ts";
 import { readable, type Reader } from "./access.ts";
@@ -159,15 +159,16 @@ export function memoryStore(sql: Sql, options: {
       filter: Filter = {},
     ): Promise<{ memories: Memory[]; isCut: boolean }> {
       if (ids.length === 0) return { memories: [], isCut: false };
-      const rows = await sql<(Memory & { found: number })[]>`
-        select * from (
-          select f.*, sum(f.size_bytes) over (order by wanted.place) as bytes,
+      // As JSON, because the driver reads one text faster than 22 columns.
+      const rows = await sql<{ memory: Memory; found: number }[]>`
+        select q.memory, q.found from (
+          select f.memory, sum(f.size_bytes) over (order by wanted.place) as bytes,
             row_number() over (order by wanted.place)::int as n, count(*) over ()::int as found
           from unnest(${ids as string[]}::text[]) with ordinality as wanted (id, place) cross join lateral (
-            select ${columns}, size_bytes from memory.memories m where m.id = wanted.id and ${matching(reader, filter)}
-            limit 1) f
+            select (select row_to_json(c) from (select ${columns}) c) as memory, m.size_bytes
+            from memory.memories m where m.id = wanted.id and ${matching(reader, filter)} limit 1) f
         ) q where q.bytes <= ${PAGE_BYTES} or q.n = 1 order by q.n`;
-      return { memories: rows.map(plain), isCut: (rows[0]?.found ?? 0) > rows.length };
+      return { memories: rows.map(({ memory }) => fromJson(memory)), isCut: (rows[0]?.found ?? 0) > rows.length };
     },
 
     /**
@@ -204,9 +205,19 @@ export function memoryStore(sql: Sql, options: {
 export type MemoryStore = ReturnType<typeof memoryStore>;
 
 const plain = (row: Memory & Record<string, unknown>): Memory => {
-  const { size_bytes: _size, bytes: _bytes, n: _n, found: _found, ...memory } = row;
+  const { size_bytes: _size, bytes: _bytes, n: _n, ...memory } = row;
   return memory as Memory;
 };
+
+/** Postgres writes moments in JSON another way than everybody else is answered. */
+const fromJson = (memory: Memory): Memory => ({
+  ...memory,
+  freshness_date: memory.freshness_date && momentOf(memory.freshness_date),
+  expires_at: memory.expires_at && momentOf(memory.expires_at),
+  created_at: momentOf(memory.created_at),
+  updated_at: momentOf(memory.updated_at),
+  accessed_at: momentOf(memory.accessed_at),
+});
 
 /** As UTF-8 at its widest guess; exactness would cost a serialization of every memory. */
 const sizeOf = ({ title, content, metadata }: Pick<MemoryCreate, "title" | "content" | "metadata">): number =>
