@@ -7,6 +7,9 @@ import { inSpan, isTracing } from "./telemetry.ts";
 export type Sql = postgres.Sql;
 export type Tx = postgres.TransactionSql;
 
+/** A moment as the API writes it, from how Postgres does. */
+export const momentOf = (text: string): string => new Date(text).toISOString();
+
 export interface Database extends AsyncDisposable {
   readonly sql: Sql;
 }
@@ -24,7 +27,7 @@ export function openDatabase(url: string, name: string): Database {
         to: 1184,
         from: [1184],
         serialize: (value: string | Date) => value instanceof Date ? value.toISOString() : value,
-        parse: (text: string) => new Date(text).toISOString(),
+        parse: momentOf,
       },
     },
   });
