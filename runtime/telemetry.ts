@@ -286,6 +286,9 @@ interface Instruments {
   readonly limited: Counter;
   readonly busLost: Counter;
   readonly embedSeconds: Histogram;
+  readonly memoriesUnprepared: Gauge;
+  readonly memoriesUnindexed: Gauge;
+  readonly searchesDegraded: Counter;
   readonly events: Counter;
   readonly fanoutLag: Histogram;
   readonly fanoutBacklog: Gauge;
@@ -328,6 +331,15 @@ export function measure(): Instruments {
     embedSeconds: meter.createHistogram("embed_duration_seconds", {
       description: "Time the embedder took for the texts of one request, by model",
       ...seconds,
+    }),
+    memoriesUnprepared: meter.createGauge("memories_unprepared", {
+      description: "Memories whose words or vector are missing or of another recipe, all tenants",
+    }),
+    memoriesUnindexed: meter.createGauge("memories_unindexed", {
+      description: "Memories the index service has not been told of, all tenants",
+    }),
+    searchesDegraded: meter.createCounter("searches_degraded", {
+      description: "Searches answered without the index or the embedder, by tenant",
     }),
     events: meter.createCounter("events", { description: "Events taken in, by tenant and outcome" }),
     fanoutLag: meter.createHistogram("fanout_lag_seconds", {

@@ -10,6 +10,7 @@ import { startChores } from "./chores.ts";
 import { chooseEmbedder } from "./embed/choose.ts";
 import { MemoryEnv } from "./env.ts";
 import { openIndex } from "./index/open.ts";
+import { watchLag } from "./lag.ts";
 import { LEXICON } from "./lexical.ts";
 import { memory } from "./memory.ts";
 import { preparer } from "./prepare.ts";
@@ -40,6 +41,15 @@ export async function start(
   const patienceMs = EMBEDDER_PATIENCE_MS;
   const preparing = preparer({ embedder, generation: () => renewal.generation, patienceMs, log });
   const renewal = app.use(startRenewal({ rows, preparer: preparing, model: embedder.model, generation, log }));
+  app.use(
+    watchLag({
+      rows,
+      model: embedder.model,
+      generation: () => renewal.generation,
+      outbox: kind === "qdrant",
+      log,
+    }),
+  );
   const bus = app.use(await connectBus(env, "memory", log));
   app.use(
     await serve({

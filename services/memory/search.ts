@@ -1,6 +1,7 @@
 /** One search: what the question says, candidates from the index, the truth about them from Postgres, then the order. */
 import type { MemorySearch, SearchResult } from "../../contracts/memory.ts";
 import type { Log } from "../../runtime/log.ts";
+import { measure } from "../../runtime/telemetry.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import type { Keeper } from "./index/keeper.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex } from "./index/port.ts";
@@ -77,7 +78,9 @@ export function searcher(deps: SearchDeps): Search {
       ]
       : await unindexed(reader, filter, asked.query, query.sparse);
     const { results, dropped } = await taken(reader, filter, rank(candidates, nowMs), asked.limit);
-    return { results, total: candidates.length - dropped, degraded: proposed === undefined || dense === "away" };
+    const degraded = proposed === undefined || dense === "away";
+    if (degraded) measure().searchesDegraded.add(1, { tenant: reader.tenant });
+    return { results, total: candidates.length - dropped, degraded };
   };
 
   /** The best that Postgres lets the reader have. What it does not is replaced by the next best. */

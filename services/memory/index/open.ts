@@ -10,7 +10,7 @@ import type { Keeper } from "./keeper.ts";
 import type { MemoryIndex } from "./port.ts";
 
 /** Reading a tenant takes about 20 µs a memory. Whoever asks for a larger one too early is answered by words alone. */
-const PATIENCE_MS = 1_500;
+const PATIENCE_MS = 3_000;
 
 const WARMED = 50;
 
