@@ -131,8 +131,12 @@ export const Foreign = z.object({ headers: z.record(z.string(), z.string()), bod
 export type Foreign = z.output<typeof Foreign>;
 
 export const WebhookRequest = Foreign.extend({ slug: z.string() });
-/** A sender may want proof that we are there before it sends anything. */
-export const WebhookAnswer = z.union([Published, z.object({ challenge: z.string() })]);
+/** A sender may want proof that we are there before it sends anything, or show to somebody whatever is in an answer. */
+export const WebhookAnswer = z.union([
+  Published,
+  z.object({ quietly: Published }),
+  z.object({ challenge: z.string() }),
+]);
 
 export const IngestRequest = Foreign.extend({
   tenant: z.string(),

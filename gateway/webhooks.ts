@@ -27,7 +27,8 @@ export function webhooks(app: Hono, deps: WebhookDeps): void {
       const body = { slug: c.req.param("slug"), headers: headersOf(c), body: Buffer.from(bytes).toString("base64") };
       const origin = { caller: { kind: "service", name: "gateway" }, requestId: x.requestId, seed: ulid() } as const;
       const answer = await deps.bus.ask(NAME, { path: {}, query: {}, body }, origin);
-      return { status: operation.statusOf!(answer.read()), body: answer.bytes };
+      const answered = answer.read();
+      return { status: operation.statusOf!(answered), body: "quietly" in answered ? undefined : answer.bytes };
     }));
 }
 

@@ -7,6 +7,7 @@ import { isValidation, shown } from "../../contracts/validation.ts";
 import { envelopeOf, isBinaryMode } from "../../runtime/cloudevents.ts";
 import { mediaTypeOf, parseJson } from "../../runtime/json.ts";
 import { accept } from "./accept.ts";
+import { FORM_TYPE, parseForm } from "./form.ts";
 
 /** A message before anybody looked into it. Header names are lower-case. */
 export interface Message {
@@ -28,18 +29,19 @@ interface Facts {
   readonly body: unknown;
 }
 
-/** A sender may first ask for proof that we are there. */
-export type Mapped = { readonly event: CloudEvent } | { readonly challenge: string };
+/** A sender may first ask for proof that we are there; one that shows the answer to somebody wants nothing in it. */
+export type Mapped = { readonly event: CloudEvent; readonly quietly: boolean } | { readonly challenge: string };
 
 /** By a preset; `mapping` is for the preset `custom`. Throws `invalid_event` for what cannot be mapped. */
 export function mapWebhook(source: string, preset: Preset, mapping: Mapping | null, message: Message): Mapped {
-  if (preset === "cloudevents") return { event: cloudEventIn(message) };
-  const body = jsonIn(message.body);
+  if (preset === "cloudevents") return { event: cloudEventIn(message), quietly: false };
+  const isForm = mediaTypeOf(message.headers["content-type"]) === FORM_TYPE;
+  const body = isForm ? asInvalidEvent(() => parseForm(message.body)) : jsonIn(message.body);
   if (preset === "slack" && at(body, "type") === "url_verification") {
     return { challenge: String(at(body, "challenge") ?? "") };
   }
   const facts = preset === "custom" ? factsBy(mapping!, body, message.headers) : factsOf[preset](body, message.headers);
-  return { event: eventOf(source, facts, message) };
+  return { event: eventOf(source, facts, message), quietly: preset === "slack" && isForm };
 }
 
 /** A message of a connector: one that is a CloudEvent says so itself, any other is mapped. */
@@ -140,8 +142,20 @@ const factsOf: Record<Sender, (body: unknown, headers: Message["headers"]) => Fa
     };
   },
 
+  /** Events are JSON around an `event`; what a person did in Slack is a form, and has it all at the top. */
   slack(body) {
-    const event = at(body, "event");
+    const command = textOf(at(body, "command"))?.replace(/^\//, "");
+    if (command !== undefined) {
+      return {
+        entity: "slash_command",
+        action: isWord(command) ? command : "received",
+        entityId: textOf(at(body, "channel_id")) ?? at(body, "user_id"),
+        id: undefined,
+        time: undefined,
+        body,
+      };
+    }
+    const event = at(body, "event") ?? body;
     const [channel, ts, user] = ["channel", "ts", "user"].map((key) => at(event, key));
     return {
       entity: at(event, "type") ?? at(body, "type") ?? missing("/event/type"),
@@ -150,7 +164,7 @@ const factsOf: Record<Sender, (body: unknown, headers: Message["headers"]) => Fa
         ? `${channel}:${ts}`
         : textOf(channel) ?? at(channel, "id") ?? textOf(user) ?? at(user, "id"),
       id: at(body, "event_id"),
-      time: at(body, "event_time"),
+      time: at(body, "event_time") ?? at(body, "action_ts"),
       body,
     };
   },
@@ -172,9 +186,11 @@ const textOf = (value: unknown): string | undefined =>
 function word(field: string, value: unknown): string {
   if (value instanceof Missing) throw refused(field, null, `text at ${value.place}`);
   const text = textOf(value);
-  if (text !== undefined && text.length <= 100 && /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*$/.test(text)) return text;
+  if (text !== undefined && isWord(text)) return text;
   throw refused(field, value, "up to 100 letters, digits, underscores and hyphens, in words parted by dots");
 }
+
+const isWord = (text: string) => text.length <= 100 && /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*$/.test(text);
 
 /** ISO 8601, or seconds or milliseconds since 1970; the latter are above 10¹¹, which in seconds is the year 5138. */
 function momentOf(value: unknown): string | undefined {

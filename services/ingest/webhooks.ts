@@ -6,6 +6,7 @@ import type { Handlers } from "../../contracts/operations.ts";
 import { shown } from "../../contracts/validation.ts";
 import { mediaTypeOf } from "../../runtime/json.ts";
 import { measure } from "../../runtime/telemetry.ts";
+import { FORM_TYPE } from "./form.ts";
 import { mapMessage, type Mapped, mapWebhook } from "./webhook-map.ts";
 import type { Registration, TenantWebhooks, WebhookDirectory } from "./webhook-routes.ts";
 import { sampleOf } from "./webhook-sample.ts";
@@ -46,7 +47,7 @@ export function webhookHandlers(deps: {
       const { tenant, webhook: { source, preset, mapping } } = sender;
       const count = (outcome: string) => measure().webhooks.add(1, { tenant, source, outcome });
       try {
-        if (preset !== "cloudevents") assertJson(headers["content-type"]);
+        if (preset !== "cloudevents") assertReadable(headers["content-type"]);
         const mapped: Mapped = mapWebhook(source, preset, mapping, { headers, body, receivedAt });
         if ("challenge" in mapped) {
           count("challenge");
@@ -54,7 +55,7 @@ export function webhookHandlers(deps: {
         }
         const published = await publish(tenant, mapped.event);
         count(published.status);
-        return published;
+        return mapped.quietly ? { quietly: published } : published;
       } catch (thrown) {
         count(thrown instanceof Fault ? thrown.code : "failed");
         throw thrown;
@@ -108,13 +109,13 @@ function verifying(
   return { tried };
 }
 
-function assertJson(contentType: string | undefined): void {
+function assertReadable(contentType: string | undefined): void {
   const type = mediaTypeOf(contentType);
-  if (type === "application/json" || type.endsWith("+json")) return;
+  if (type === "application/json" || type.endsWith("+json") || type === FORM_TYPE) return;
   throw invalid({
     field: "content-type",
     value: shown(contentType),
-    expected: "application/json",
+    expected: `application/json or ${FORM_TYPE}`,
     example: "application/json",
   });
 }

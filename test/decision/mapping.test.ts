@@ -253,6 +253,65 @@ describe("presets", () => {
   });
 });
 
+describe("a form", () => {
+  const headers = { "content-type": "application/x-www-form-urlencoded; charset=utf-8" };
+  const by: Mapping = { entity: "form", action: "sent" };
+  const bodyOf = (text: string) => (mapped(by, text, { headers }).data as { body: unknown }).body;
+
+  test.each<[string, unknown]>([
+    ["a=1&b=two+words&c=%C3%A4%26%3D", { a: "1", b: "two words", c: "ä&=" }],
+    ["a=1&b=x&a=2&a=", { a: ["1", "2", ""], b: "x" }],
+    ["flag&=nameless&&a=b=c", { flag: "", "": "nameless", a: "b=c" }],
+    ["payload=%7B%22a%22%3A%5B1%5D%7D", { a: [1] }],
+    ["token=x&payload=+%5B1%5D", [1]],
+    ["payload=plain&a=1", { payload: "plain", a: "1" }],
+    ["payload=%7B%7D&payload=%7B%7D", { payload: ["{}", "{}"] }],
+    ["", {}],
+  ])("%j is read", (text, body) => expect(bodyOf(text)).toEqual(body));
+
+  test("has fields of every name, and none that it was not sent", () => {
+    const body = bodyOf("__proto__=1&constructor=2");
+    expect(Object.entries(body as object)).toEqual([["__proto__", "1"], ["constructor", "2"]]);
+    expect(refusal(() => mapped({ entity: "/toString", action: "x" }, "a=1", { headers })).field).toBe("entity");
+  });
+
+  test.each([
+    ["a broken escape", "a=%zz"],
+    ["half a letter", "a=%C3"],
+    ["a NUL", "a=%00"],
+    ["a payload that is no JSON although it begins like some", "payload=%7B%22a%22"],
+    ["a payload nested too deep", `payload=${"[".repeat(65)}${"]".repeat(65)}`],
+    ["more than a thousand fields", "a=1&".repeat(1_001)],
+  ])("with %s is refused", (_, text) => {
+    expect(refusal(() => mapped(by, text, { headers })).code).toBe("invalid_event");
+  });
+
+  test("of Slack is a command or what a person did, and is answered without a word", () => {
+    const slack = (fields: Record<string, string>) => {
+      const body = Buffer.from(new URLSearchParams(fields).toString());
+      return mapWebhook("slack", "slack", null, { headers, body, receivedAt });
+    };
+    const command = { command: "/weather", text: "94070 & more", user_id: "U1", channel_id: "C1", trigger_id: "13345" };
+    expect(slack(command)).toMatchObject({
+      quietly: true,
+      event: { type: "com.slack.slash_command.weather", subject: "slash_command/C1", data: { body: command } },
+    });
+    expect(slack({ ...command, command: "/süß" })).toMatchObject({
+      event: { type: "com.slack.slash_command.received" },
+    });
+    const payload = { type: "shortcut", callback_id: "x", user: { id: "U1" }, action_ts: "1777536000.000200" };
+    expect(slack({ payload: JSON.stringify(payload) })).toMatchObject({
+      quietly: true,
+      event: {
+        type: "com.slack.shortcut.received",
+        subject: "shortcut/U1",
+        time: "2026-04-30T08:00:00.000Z",
+        data: { body: payload },
+      },
+    });
+  });
+});
+
 describe("a message of a connector", () => {
   const message = (headers: Record<string, string>, text: string, messageId?: string) => ({
     headers,
@@ -318,6 +377,12 @@ describe("whatever is in a body", () => {
     fc.assert(
       fc.property(mapping, body, fc.string(), (by, value, h) => only(() => mapped(by, value, { headers: { h } }))),
     );
+  });
+
+  test("so it does for a form", () => {
+    const headers = { "content-type": "application/x-www-form-urlencoded" };
+    const text = fc.oneof(fc.string(), fc.webQueryParameters(), fc.string().map((json) => `payload={${json}`));
+    fc.assert(fc.property(text, (value) => only(() => mapped({ entity: "/a", action: "sent" }, value, { headers }))));
   });
 
   test.each(["github", "stripe", "slack"] as const)("so does the preset %s", (preset) => {

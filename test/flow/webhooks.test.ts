@@ -356,6 +356,77 @@ describe("senders with schemes of their own", () => {
     expect((await delivered("Ev1")).payload.type).toBe("com.slack.app_mention.received");
   });
 
+  describe("Slack's forms", () => {
+    const secret = "1f742231b10e8888abcd99yyyzzz85a5";
+    const form = { "content-type": "application/x-www-form-urlencoded" };
+    const signature = (text: string) => {
+      const seconds = Math.floor(Date.now() / 1_000);
+      return {
+        "x-slack-request-timestamp": String(seconds),
+        "x-slack-signature": `v0=${hex(secret, `v0:${seconds}:${text}`)}`,
+      };
+    };
+    const slack = async (text: string, headers: Record<string, string> = signature(text)) => {
+      const response = await fetch(`${w.urls[0]!.replace("/v1", "")}/w/${tenant.slug}`, {
+        method: "POST",
+        headers: { ...form, ...headers },
+        body: text,
+      });
+      return [response.status, await response.text()] as const;
+    };
+    const idOf = (text: string) => createHash("sha256").update(text).digest("hex");
+    beforeAll(() => register({ source: "slack", preset: "slack", secret }));
+
+    test("a slash command arrives as its fields, and Slack has nothing to show for it", async () => {
+      const text = "command=%2Fweather&text=94070+%C3%A4&user_id=U1&channel_id=C1&trigger_id=13345";
+      expect(await slack(text)).toEqual([200, ""]);
+      expect((await delivered(idOf(text))).payload).toMatchObject({
+        type: "com.slack.slash_command.weather",
+        data: { entity_id: "C1", body: { command: "/weather", text: "94070 ä", user_id: "U1" } },
+      });
+      expect(await slack(text)).toEqual([200, ""]);
+    });
+
+    test("what a person did arrives as the JSON in its payload", async () => {
+      const payload = { type: "block_actions", user: { id: "U1" }, channel: { id: "C9" }, actions: [{ value: "yes" }] };
+      const text = `payload=${encodeURIComponent(JSON.stringify(payload))}`;
+      expect(await slack(text)).toEqual([200, ""]);
+      expect((await delivered(idOf(text))).payload).toMatchObject({
+        type: "com.slack.block_actions.received",
+        data: { entity_id: "C9", body: payload },
+      });
+    });
+
+    test("the signature is that of the bytes, not of what they mean", async () => {
+      const text = "command=%2Fweather&text=hello+there";
+      expect((await slack("command=%2Fweather&text=hello%20there", signature(text)))[0]).toBe(401);
+      expect((await slack(text, {}))[0]).toBe(401);
+      expect((await slack("command=%2Fweather&text=%zz"))[0]).toBe(400);
+    });
+  });
+
+  test("GitHub's forms, and those of anybody with a mapping", async () => {
+    const { secret } = await register({ source: "github", preset: "github" });
+    const payload = { action: "opened", issue: { number: 2 }, repository: { full_name: "a/b" } };
+    const text = `payload=${encodeURIComponent(JSON.stringify(payload))}`;
+    const form = { "content-type": "application/x-www-form-urlencoded" };
+    const headers = { ...form, "x-github-event": "issues", "x-github-delivery": "form-1" };
+    expect(await post(text, { ...headers, "x-hub-signature-256": `sha256=${hex(secret, text)}` })).toMatchObject({
+      status: 202,
+      body: { event_id: "form-1", status: "accepted" },
+    });
+    expect((await delivered("form-1")).payload).toMatchObject({
+      type: "com.github.issues.opened",
+      data: { body: payload },
+    });
+    const own = await register();
+    const fields = "action=paid&id=form-2&item=a&item=b";
+    expect((await post(fields, { ...form, ...signed(own.secret, fields) })).body.event_id).toBe("form-2");
+    expect((await delivered("form-2")).payload.data).toMatchObject({
+      body: { action: "paid", id: "form-2", item: ["a", "b"] },
+    });
+  });
+
   test("CloudEvents, structured and binary", async () => {
     const { secret } = await register({ source: "events", preset: "cloudevents" });
     const event = { specversion: "1.0", id: "ce-1", type: "com.acme.thing.made", source: "/acme", data: { n: 1 } };
