@@ -15,7 +15,7 @@ import type { AgentRef, Handle } from "./delivery-id.ts";
 import { endingOf, history, placeName } from "./history.ts";
 import { consumerName, leasesOn, nanoseconds } from "./leases.ts";
 import type { Keep, Lease, Queue } from "./queue.ts";
-import { deleteMessage, leaderGet, type Wire } from "./wire.ts";
+import { deleteMessage, leaderGet, type StoredMessage, type Wire } from "./wire.ts";
 
 export interface JetStreamQueue extends Queue, AsyncDisposable {
   /** Whether what has run out of attempts can reach us. */
@@ -106,6 +106,15 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
 
   // Finding a delivery again
 
+  /**
+   * Whether the message at a place is the delivery of the handle. A broker that was put back from a backup counts on from
+   * there, so the place may be another's by now; the moment is not.
+   */
+  const isMeant = (owner: AgentRef, { seq, at }: Handle, found: StoredMessage): boolean => {
+    const subject = parseDelivery(found.subject);
+    const first = found.json<QueuedDelivery>().origin ?? found;
+    return subject?.tenant === owner.tenant && subject.agent === owner.agent && first.seq === seq && first.at === at;
+  };
   const streamOf = ({ agent }: AgentRef) => deliveryStreamName(shardOf(agent, shards));
   const noteOn = async ({ agent }: AgentRef, { seq }: Handle) => {
     const found = await leaderGet(wire, "NOTES", { last_by_subj: subjects.note(shardOf(agent, shards), seq) });
@@ -119,20 +128,18 @@ export async function jetstreamQueue(options: QueueOptions): Promise<JetStreamQu
       noteOn(owner, handle),
     ]);
     const found = !note || note.seq === handle.seq ? first : await leaderGet(wire, streamOf(owner), { seq: note.seq });
-    if (!found) return undefined;
-    const subject = parseDelivery(found.subject);
-    if (subject?.tenant !== owner.tenant || subject.agent !== owner.agent) return undefined;
+    if (!found || !isMeant(owner, handle, found)) return undefined;
     const { seq } = found;
-    return { handle, seq, tier: subject.priority, attempt: note?.attempt ?? 1, delivery: found.json() };
+    const tier = parseDelivery(found.subject)!.priority;
+    return { handle, seq, tier, attempt: note?.attempt ?? 1, delivery: found.json() };
   };
 
   const findAll = async (owner: AgentRef, handles: readonly Handle[]): Promise<Place[]> =>
     (await Promise.all(handles.map((handle) => find(owner, handle)))).filter((place) => place !== undefined);
 
-  const isWhereItWas = async (owner: AgentRef, { seq }: Handle): Promise<boolean> => {
-    const found = await leaderGet(wire, streamOf(owner), { seq });
-    const subject = found && parseDelivery(found.subject);
-    return subject?.tenant === owner.tenant && subject.agent === owner.agent;
+  const isWhereItWas = async (owner: AgentRef, handle: Handle): Promise<boolean> => {
+    const found = await leaderGet(wire, streamOf(owner), { seq: handle.seq });
+    return found !== undefined && isMeant(owner, handle, found);
   };
 
   // Ending

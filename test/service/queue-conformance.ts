@@ -166,6 +166,18 @@ export function queueConformance(name: string, open: (keep: Keep) => Promise<Que
       expect(await either().acknowledge(owner, [last.get(renewed)!.handle], ulid())).toBe(1);
     });
 
+    test("an id from another time than the delivery's in that place ends nothing", async () => {
+      const owner = someone();
+      await put(owner);
+      const { handle } = await next(owner);
+      // Given out by a broker that has since been put back from a backup, and counts on from there.
+      const other = { ...handle, at: handle.at - 3_600_000 };
+      expect(await either().hold(owner, [other], 60_000)).toBe(0);
+      expect(await either().reject(owner, [other], "unwanted", ulid())).toBe(0);
+      expect(await either().acknowledge(owner, [other], ulid())).toBe(0);
+      expect(await either().acknowledge(owner, [handle], ulid())).toBe(1);
+    });
+
     test("gives no lease again that has run out or ended", async () => {
       const owner = someone();
       await put(owner);
