@@ -117,4 +117,21 @@ describe("onnx", () => {
     await writeFile(join(folder.path, "model.onnx"), "");
     await expect(loadOnnx(folder.path, async () => fake)).rejects.toThrow(/tokenizer\.json cannot be used/);
   });
+
+  test("a real encoder, when ONNX_DIR names its folder, gives a text one vector alone or beside others", async ({ skip }) => {
+    const folder = process.env.ONNX_DIR;
+    if (!folder) {
+      console.log("SKIPPED: set ONNX_DIR to a folder with model.onnx and tokenizer.json to try a real encoder");
+      return skip();
+    }
+    const embedder = await loadOnnx(folder);
+    const texts = ["A cat sleeps on the mat.", "The feline is resting.", "Revenue rose by ten percent. ".repeat(40)];
+    const together = await embedder.embed(texts);
+    const dot = (a: Float32Array, b: Float32Array) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
+    for (const [i, text] of texts.entries()) {
+      const [alone] = await embedder.embed([text]);
+      expect(dot(alone!, together[i]!)).toBeCloseTo(1, 3);
+    }
+    expect(dot(together[0]!, together[1]!)).toBeGreaterThan(dot(together[0]!, together[2]!) + 0.2);
+  });
 });
