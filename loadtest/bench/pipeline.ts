@@ -11,6 +11,7 @@ import { cpuSeconds, residentBytes } from "./cpu.ts";
 import { type Http, httpClient, inParallel, percentile } from "./http.ts";
 import { exchange, type Measured, startInstance } from "./instance.ts";
 import { rawJetStream } from "./raw-jetstream.ts";
+import { type Receiver, registerReceiver } from "./receiver.ts";
 
 const EVENTS = Number(process.env.BENCH_EVENTS ?? 20_000);
 const SIZES = (process.env.BENCH_AGENTS ?? "100,10000").split(",").map(Number);
@@ -19,9 +20,7 @@ const FAN_OUT = 5;
 const BATCH = 50;
 const PAYLOAD = "x".repeat(900);
 
-interface Subscriber {
-  readonly id: string;
-  readonly token: string;
+interface Subscriber extends Receiver {
   readonly group: number;
   /** Events published for its group and not received yet, as far as this side knows. */
   outstanding: number;
@@ -32,19 +31,9 @@ type Poll = { deliveries: { id: string; event_id: string }[]; count: number };
 /** Registers agents in groups of five that share an interest; only the first thousand will poll. */
 async function registerAgents(http: Http, url: string, admin: string, count: number): Promise<Subscriber[]> {
   const all = await inParallel(Array.from({ length: count }), 16, async (_, i) => {
-    const { body: agent } = await http<{ id: string }>("POST", "/agents", admin, {
-      name: `a${i}`,
-      delivery_mode: "poll",
-      client_type: "other",
-    });
-    const scopes = ["receive", "interests:write"];
-    const { body: minted } = await http<{ key: string }>("POST", `/agents/${agent.id}/keys`, admin, { scopes });
-    const token = await exchange(url, minted.key);
     const group = Math.floor(i / FAN_OUT);
-    const interest = { event_type: `com.bench.g${group}.*`, priority: 0, enrichment_depth: "none" };
-    const { status } = await http("POST", `/agents/${agent.id}/interests`, token, interest);
-    if (status !== 201) throw new Error(`An interest was answered ${status}`);
-    return { id: agent.id, token, group, outstanding: 0 };
+    const receiver = await registerReceiver({ http, url, admin }, `a${i}`, `com.bench.g${group}.*`);
+    return { ...receiver, group, outstanding: 0 };
   });
   return all.slice(0, POLLING);
 }

@@ -75,16 +75,18 @@ export async function rawJetStream(options: RawOptions): Promise<{ cpuMicrosecon
   let received = 0;
   for (let i = 0; i < agents; i++) {
     const consumer = await js.consumers.get("RAW-QUEUES", `a${i}`);
-    for (;;) {
-      const pulled = await consumer.fetch({ max_messages: batch, expires: 1_000, ...{ no_wait: true } } as never);
+    // Never more than is there: a request that cannot be filled waits for its time to end.
+    for (let left = events * fanOut / agents; left > 0;) {
+      const wanted = Math.min(batch, left);
+      const pulled = await consumer.fetch({ max_messages: wanted, expires: 30_000 });
       let count = 0;
       for await (const message of pulled) {
         message.ack();
-        count++;
-        if (count === batch) break;
+        if (++count === wanted) break;
       }
+      if (count < wanted) throw new Error(`Agent ${i} lacks ${left - count} deliveries`);
       received += count;
-      if (count < batch) break;
+      left -= count;
     }
   }
   await nc.flush();

@@ -10,6 +10,7 @@ import type { AddressInfo } from "node:net";
 import { cpuSeconds } from "./cpu.ts";
 import { type Http, httpClient, inParallel } from "./http.ts";
 import { exchange, type Measured, startInstance } from "./instance.ts";
+import { registerReceiver } from "./receiver.ts";
 
 const EVENTS = Number(process.env.BENCH_EVENTS ?? 1_000);
 const TURNS = Number(process.env.BENCH_TURNS ?? 7);
@@ -39,17 +40,7 @@ async function prepare(name: string, env: Record<string, string>): Promise<Subje
   const http = httpClient(instance.url);
   const admin = await exchange(instance.url, instance.bootstrap.org_admin_key);
   const receivers = await inParallel(Array.from({ length: FAN_OUT }), 1, async (_, i) => {
-    const { body: agent } = await http<{ id: string }>("POST", "/agents", admin, {
-      name: `a${i}`,
-      delivery_mode: "poll",
-      client_type: "other",
-    });
-    const scopes = ["receive", "interests:write"];
-    const { body: minted } = await http<{ key: string }>("POST", `/agents/${agent.id}/keys`, admin, { scopes });
-    const token = await exchange(instance.url, minted.key);
-    const interest = { event_type: "com.bench.*", priority: 0, enrichment_depth: "none" };
-    await http("POST", `/agents/${agent.id}/interests`, token, interest);
-    return token;
+    return (await registerReceiver({ http, url: instance.url, admin }, `a${i}`, "com.bench.*")).token;
   });
   return {
     name,
