@@ -175,17 +175,36 @@ export type AmqpSecrets = z.output<typeof AmqpSecrets>;
 export const ConnectorStatus = z.enum(["connected", "connecting", "held", "paused", "waiting"]);
 export type ConnectorStatus = z.output<typeof ConnectorStatus>;
 
+/** What a connector has before it. Without an owner that is nothing. */
+export const ConnectorLoad = z.object({
+  /** Received and neither accepted, rejected nor released. */
+  unsettled: z.int().default(0),
+  oldest_unsettled_at: Moment.nullable().default(null),
+  /** How many the broker may still send. */
+  credit: z.int().default(0),
+  /** How many wait at the broker, by its own word at the last grant of credit; null where it does not say. */
+  waiting: z.int().nullable().default(null),
+});
+export type ConnectorLoad = z.output<typeof ConnectorLoad>;
+
+const Count = z.int().default(0);
+
 /** How a connector does, as its owner last wrote it. Counts go on from one owner to the next. */
-export const ConnectorState = z.object({
-  status: ConnectorStatus,
-  owner: z.string().nullable(),
-  accepted: z.int(),
-  duplicate: z.int(),
-  rejected: z.int(),
-  last_message_at: Moment.nullable(),
-  last_error: z.string().nullable(),
+export const ConnectorState = ConnectorLoad.extend({
+  status: ConnectorStatus.default("waiting"),
+  owner: z.string().nullable().default(null),
+  received: Count,
+  accepted: Count,
+  duplicate: Count,
+  rejected: Count,
+  /** Given back to the broker, because the connector stopped before they were stored. */
+  released: Count,
+  /** How often its link was opened again after it broke. */
+  reconnects: Count,
+  last_message_at: Moment.nullable().default(null),
+  last_error: z.string().nullable().default(null),
   /** The latest, newest first. */
-  rejections: z.array(z.object({ at: Moment, message_id: z.string().nullable(), reason: z.string() })),
+  rejections: z.array(z.object({ at: Moment, message_id: z.string().nullable(), reason: z.string() })).default([]),
 });
 export type ConnectorState = z.output<typeof ConnectorState>;
 

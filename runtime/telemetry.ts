@@ -306,6 +306,12 @@ interface Instruments {
   readonly oldestPending: Gauge;
   readonly webhooks: Counter;
   readonly connectorMessages: Counter;
+  readonly connectorReceived: Counter;
+  readonly connectorReconnects: Counter;
+  readonly connectorUnsettled: Gauge;
+  readonly connectorOldestUnsettled: Gauge;
+  readonly connectorWaiting: Gauge;
+  readonly connectorDown: Gauge;
 }
 let instruments: Instruments | undefined;
 
@@ -376,7 +382,26 @@ export function measure(): Instruments {
       description: "Requests to webhooks, by outcome and, once the signature holds, by tenant and source",
     }),
     connectorMessages: meter.createCounter("connector_messages", {
-      description: "Messages that connectors received, by tenant, source and outcome",
+      description: "Messages that connectors settled, by tenant, source and outcome",
+    }),
+    connectorReceived: meter.createCounter("connector_received", {
+      description: "Messages that brokers sent, by connector",
+    }),
+    connectorReconnects: meter.createCounter("connector_reconnects", {
+      description: "Links opened again after they broke, by connector",
+    }),
+    connectorUnsettled: meter.createGauge("connector_unsettled_messages", {
+      description: "Messages received and not yet accepted, rejected or released, by connector",
+    }),
+    connectorOldestUnsettled: meter.createGauge("connector_oldest_unsettled_seconds", {
+      description: "Age of the oldest of them, by connector",
+      unit: "s",
+    }),
+    connectorWaiting: meter.createGauge("connector_waiting_messages", {
+      description: "Messages waiting at the broker, as it said with the last grant of credit, by connector",
+    }),
+    connectorDown: meter.createGauge("connector_down", {
+      description: "1 while its owner has no link to the broker, by connector",
     }),
   };
 }

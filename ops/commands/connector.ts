@@ -97,19 +97,7 @@ export function connectorCommands(program: Command, { ask, print, confirm, tenan
     .addHelpText("after", example("connector list", "connector list --tenant acme --json"))
     .action(async ({ tenant }: { tenant?: string }) => {
       const { connectors } = await ask("operator.connector_list", tenant ? { tenant } : {});
-      const rows = connectors.map(({ id, source, settings, state }) => [
-        id,
-        source,
-        `${settings.host}:${settings.port} ${settings.address}`,
-        state.status,
-        state.accepted,
-        state.duplicate,
-        state.rejected,
-        state.last_message_at,
-        state.status === "connected" ? null : state.last_error,
-      ]);
-      const head = ["id", "source", "reads", "status", "accepted", "duplicate", "rejected", "last message", "error"];
-      print(connectors, table(head, rows));
+      print(connectors, listed(connectors, Date.now()));
     });
 
   command("show <id>", "show a connector, how it does and what it rejected", `connector show ${ID} --tenant acme`)
@@ -155,6 +143,32 @@ export function connectorCommands(program: Command, { ask, print, confirm, tenan
     });
 }
 
+/** What waits and is under way first; then what became of all there was. */
+function listed(connectors: readonly ConnectorShown[], nowMs: number): string {
+  const columns: Record<string, (shown: ConnectorShown) => unknown> = {
+    id: ({ id }) => id,
+    source: ({ source }) => source,
+    reads: ({ settings: { host, port, address } }) => `${host}:${port} ${address}`,
+    status: ({ state }) => state.status,
+    waiting: ({ state }) => state.waiting,
+    unsettled: ({ state }) => state.unsettled,
+    oldest: ({ state }) => ageOf(state.oldest_unsettled_at, nowMs),
+    credit: ({ state }) => state.credit,
+    received: ({ state }) => state.received,
+    accepted: ({ state }) => state.accepted,
+    duplicate: ({ state }) => state.duplicate,
+    rejected: ({ state }) => state.rejected,
+    released: ({ state }) => state.released,
+    reconnects: ({ state }) => state.reconnects,
+    "last message": ({ state }) => state.last_message_at,
+    error: ({ state }) => state.status === "connected" ? null : state.last_error,
+  };
+  return table(Object.keys(columns), connectors.map((shown) => Object.values(columns).map((cell) => cell(shown))));
+}
+
+const ageOf = (since: string | null, nowMs: number): string | null =>
+  since === null ? null : `${Math.max(0, Math.round((nowMs - Date.parse(since)) / 1_000))} s`;
+
 function described({ id, source, settings, mapping, state }: ConnectorShown): string {
   const { host, port, address, sasl, username, tls, credit } = settings;
   return [
@@ -162,9 +176,11 @@ function described({ id, source, settings, mapping, state }: ConnectorShown): st
     `reads ${address} at ${host}:${port}${tls ? " over TLS" : ""}, SASL ${sasl}${username ? ` as ${username}` : ""}`,
     `source ${source}, up to ${credit} messages under way`,
     ...Object.entries(mapping ?? {}).map(([field, place]) => `  ${field} = ${place}`),
-    `${state.status}${
-      state.owner ? ` in ${state.owner}` : ""
-    }: ${state.accepted} accepted, ${state.duplicate} duplicate, ${state.rejected} rejected`,
+    `${state.status}${state.owner ? ` in ${state.owner}` : ""}, connected again ${state.reconnects} times`,
+    `received ${state.received}: ${state.accepted} accepted, ${state.duplicate} duplicate, ${state.rejected} rejected, ` +
+    `${state.released} released, ${state.unsettled} unsettled`,
+    `waiting at the broker: ${state.waiting ?? "it does not say"}; it may send ${state.credit} more`,
+    ...(state.oldest_unsettled_at ? [`oldest unsettled since ${state.oldest_unsettled_at}`] : []),
     ...(state.last_message_at ? [`last message ${state.last_message_at}`] : []),
     ...(state.last_error ? [`last error: ${state.last_error}`] : []),
     ...state.rejections.map(({ at, message_id, reason }) => `rejected ${at} ${message_id ?? "-"}: ${reason}`),

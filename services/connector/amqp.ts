@@ -13,6 +13,8 @@ import type { AmqpSecrets, AmqpSettings } from "../../contracts/ingestion.ts";
 export interface Link extends AsyncDisposable {
   /** How many more messages the broker may send. */
   addCredit(count: number): void;
+  /** How many messages wait at the broker; undefined where it does not say. */
+  waiting(): number | undefined;
   /** Settles with the reason when the link ends, whoever ended it. */
   readonly ended: Promise<string>;
 }
@@ -42,6 +44,7 @@ export async function openLink(
   connection.on(ConnectionEvents.disconnected, ({ error }) => ended.resolve(`disconnected: ${reasonIn(error)}`));
   try {
     await connection.open({ abortSignal });
+    let waiting: number | undefined;
     const receiver: Receiver = await connection.createReceiver({
       name,
       source: { address: settings.address, durable: 2, expiry_policy: "never" },
@@ -49,6 +52,7 @@ export async function openLink(
       credit_window: 0,
       autoaccept: false,
       onMessage: ({ message, delivery }) => {
+        if (waiting) waiting--;
         if (message && delivery) onMessage(message, delivery);
       },
       onError: () => ended.resolve(`link: ${reasonIn(receiver?.error)}`),
@@ -56,7 +60,9 @@ export async function openLink(
       onSessionError: () => ended.resolve(`session: ${reasonIn(receiver?.session.error)}`),
       onSessionClose: () => ended.resolve(`session closed: ${reasonIn(receiver?.session.error)}`),
     });
+    overhear(receiver, (available) => waiting = available);
     return {
+      waiting: () => waiting,
       addCredit: (count) => receiver.addCredit(count),
       ended: ended.promise,
       async [Symbol.asyncDispose]() {
@@ -68,6 +74,19 @@ export async function openLink(
     await close(connection);
     throw new Error(reasonIn(error), { cause: error });
   }
+}
+
+/**
+ * AMQP 1.0 knows no question about the depth of a queue. A sender may say how much awaits credit when it answers a grant
+ * of it, as RabbitMQ does; rhea reads that and tells nobody.
+ */
+function overhear(receiver: Receiver, hear: (available: number) => void): void {
+  const link = receiver["_link"] as unknown as { on_flow(frame: { performative: { available?: number } }): void };
+  const heed = link.on_flow;
+  link.on_flow = function (frame) {
+    if (typeof frame.performative.available === "number") hear(frame.performative.available);
+    heed.call(this, frame);
+  };
 }
 
 function optionsOf(

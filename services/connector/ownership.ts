@@ -4,19 +4,8 @@
  * owner that was only slow finds its next write refused, and stops. No clocks are compared.
  */
 import type { KV } from "@nats-io/kv";
-import { ConnectorState } from "../../contracts/ingestion.ts";
+import { ConnectorLoad, ConnectorState } from "../../contracts/ingestion.ts";
 import { isLive, lostRace } from "../../runtime/buckets.ts";
-
-export const freshState = (owner: string | null): ConnectorState => ({
-  status: "waiting",
-  owner,
-  accepted: 0,
-  duplicate: 0,
-  rejected: 0,
-  last_message_at: null,
-  last_error: null,
-  rejections: [],
-});
 
 export interface Claim {
   /** What is written next; whoever holds the claim changes it in place. */
@@ -72,7 +61,7 @@ export function ownership(options: {
         return next;
       },
       async release(status) {
-        claim.state = { ...claim.state, owner: null, status };
+        claim.state = { ...claim.state, ...idle, owner: null, status };
         await claim.write().catch(() => false);
       },
     };
@@ -84,12 +73,12 @@ export function ownership(options: {
       const entry = await states.get(id);
       try {
         if (!isLive(entry)) {
-          const state = freshState(owner);
+          const state = ConnectorState.parse({ owner });
           return holding(id, state, await states.create(id, JSON.stringify(state)));
         }
         const found = ConnectorState.parse(entry.json());
         if (!isFree(id, entry.revision, found)) return undefined;
-        const state: ConnectorState = { ...found, owner, status: "connecting" };
+        const state: ConnectorState = { ...found, ...idle, owner, status: "connecting" };
         const revision = await states.update(id, JSON.stringify(state), entry.revision);
         seen.delete(id);
         return holding(id, state, revision);
@@ -104,3 +93,5 @@ export function ownership(options: {
     },
   };
 }
+
+const idle = ConnectorLoad.parse({});

@@ -5,7 +5,7 @@
 import type { Delivery, Message } from "rhea-promise";
 import { faultFrom } from "../../contracts/errors.ts";
 import type { Published } from "../../contracts/events.ts";
-import type { AmqpSecrets, ConnectorRoute, ConnectorStatus } from "../../contracts/ingestion.ts";
+import type { AmqpSecrets, ConnectorLoad, ConnectorRoute, ConnectorStatus } from "../../contracts/ingestion.ts";
 import type { Log } from "../../runtime/log.ts";
 import { pause } from "../../runtime/pause.ts";
 import { type Link, openLink } from "./amqp.ts";
@@ -13,7 +13,7 @@ import { MAX_BODY_BYTES, type Received, receivedIn } from "./message.ts";
 import type { Pressure } from "./pressure.ts";
 
 /** What became of a message. */
-export type Outcome = "accepted" | "duplicate" | { readonly rejected: string };
+export type Outcome = "accepted" | "duplicate" | "released" | { readonly rejected: string };
 
 export interface ReaderDeps {
   readonly id: string;
@@ -24,10 +24,16 @@ export interface ReaderDeps {
   readonly pressure: Pick<Pressure, "isHigh" | "onEase">;
   readonly note: {
     status(status: ConnectorStatus, error?: string): void;
-    message(outcome: Outcome, messageId: string | null): void;
+    reconnected(): void;
+    received(): void;
+    settled(outcome: Outcome, messageId: string | null): void;
   };
   readonly log: Log;
   readonly open?: typeof openLink;
+}
+
+export interface Reader extends AsyncDisposable {
+  load(): ConnectorLoad;
 }
 
 const FIRST_DELAY_MS = 250;
@@ -37,17 +43,21 @@ const GOOD_LINK_MS = 10_000;
 /** What ingest cannot explain may be its own fault, so a message gets more than one chance. */
 const MAX_RIDDLES = 5;
 
-export function startReader(deps: ReaderDeps): AsyncDisposable {
+export function startReader(deps: ReaderDeps): Reader {
   const { id, route: { settings }, secrets, pressure, note, log, open = openLink } = deps;
   const stop = new AbortController();
   const stopped = new Promise<string>((done) => stop.signal.addEventListener("abort", () => done("stopped")));
-  const inHand = new Set<Promise<void>>();
+  /** Since when; the oldest first. */
+  const inHand = new Map<Promise<void>, Date>();
+  let links = 0;
+  let link: Link | undefined;
+  /** How many of the messages asked for have not come yet. */
+  let asked = 0;
 
   const readOnce = async (): Promise<string> => {
     note.status("connecting");
-    /** How many of the messages asked for have not come yet. */
-    let asked = 0;
-    let link = undefined as Link | undefined;
+    asked = 0;
+    link = undefined;
     const broken = new AbortController();
     const topUp = () => {
       if (!link || stop.signal.aborted) return;
@@ -58,24 +68,29 @@ export function startReader(deps: ReaderDeps): AsyncDisposable {
       asked = settings.credit - inHand.size;
       link.addCredit(asked);
     };
-    link = await open(`sensorium-${id}`, settings, secrets, (message, delivery) => {
+    const opened = await open(`sensorium-${id}`, settings, secrets, (message, delivery) => {
       asked = Math.max(0, asked - 1);
+      note.received();
       const work: Promise<void> = take(deps, message, delivery, { stop: stop.signal, broken: broken.signal })
         .catch((error) => log.error("connector.message_failed", { error }))
         .finally(() => {
           inHand.delete(work);
           topUp();
         });
-      inHand.add(work);
+      inHand.set(work, new Date());
     }, stop.signal);
+    link = opened;
+    if (links++ > 0) note.reconnected();
     topUp();
     const eased = pressure.onEase(topUp);
-    const reason = await Promise.race([link.ended, stopped]);
+    const reason = await Promise.race([opened.ended, stopped]);
     eased.stop();
     if (!stop.signal.aborted) broken.abort();
     // What is stored already can still be accepted; what is not goes back to the broker.
-    await Promise.all(inHand);
-    await link[Symbol.asyncDispose]();
+    await Promise.all(inHand.keys());
+    link = undefined;
+    asked = 0;
+    await opened[Symbol.asyncDispose]();
     return reason;
   };
 
@@ -92,6 +107,12 @@ export function startReader(deps: ReaderDeps): AsyncDisposable {
   })();
 
   return {
+    load: () => ({
+      unsettled: inHand.size,
+      oldest_unsettled_at: inHand.values().next().value?.toISOString() ?? null,
+      credit: asked,
+      waiting: link?.waiting() ?? null,
+    }),
     async [Symbol.asyncDispose]() {
       stop.abort();
       await loop;
@@ -111,7 +132,7 @@ async function take(
   const tell = (verdict: () => void) => broken.aborted ? undefined : verdict();
   const refuse = (reason: string, id: string | null) => {
     tell(() => delivery.reject({ condition: "amqp:invalid-field", description: reason }));
-    note.message({ rejected: reason }, id);
+    note.settled({ rejected: reason }, id);
   };
   const received = readable(message);
   if (!received) return refuse("The message cannot be read", null);
@@ -122,7 +143,7 @@ async function take(
     try {
       const { status } = await ingest(received);
       tell(() => delivery.accept());
-      return note.message(status, id);
+      return note.settled(status, id);
     } catch (thrown) {
       const fault = faultFrom(thrown);
       if (fault.code === "invalid_event" || fault.code === "validation_failed") return refuse(fault.message, id);
@@ -133,7 +154,10 @@ async function take(
       await pause(delayAfter(failures + 1), signal);
     }
   }
-  tell(() => delivery.release());
+  tell(() => {
+    delivery.release();
+    note.settled("released", id);
+  });
 }
 
 /** What a message holds; undefined for values that have no form outside AMQP. */

@@ -1,9 +1,9 @@
 /** Keeps every connector that is announced, not paused and not owned by another process running here. */
-import type { ConnectorRoute } from "../../contracts/ingestion.ts";
+import { ConnectorLoad, type ConnectorRoute, type ConnectorStatus } from "../../contracts/ingestion.ts";
 import type { Log } from "../../runtime/log.ts";
 import { measure } from "../../runtime/telemetry.ts";
 import type { Claim, Ownership } from "./ownership.ts";
-import type { Outcome, ReaderDeps } from "./reader.ts";
+import type { Outcome, Reader, ReaderDeps } from "./reader.ts";
 
 export interface Supervisor extends AsyncDisposable {
   /** What the registry announced; undefined when the connector is gone. */
@@ -12,8 +12,9 @@ export interface Supervisor extends AsyncDisposable {
 
 interface Running {
   readonly claim: Claim;
-  readonly reader: AsyncDisposable;
+  readonly reader: Reader;
   readonly pulse: ReturnType<typeof setInterval>;
+  readonly labels: Labels;
 }
 
 const KEPT_REJECTIONS = 20;
@@ -24,7 +25,7 @@ const PULSE_MS = 15_000;
 export function supervise(options: {
   readonly ownership: Ownership;
   readonly leaseMs: number;
-  readonly startReader: (id: string, route: ConnectorRoute, note: ReaderDeps["note"], log: Log) => AsyncDisposable;
+  readonly startReader: (id: string, route: ConnectorRoute, note: ReaderDeps["note"], log: Log) => Reader;
   readonly log: Log;
 }): Supervisor {
   const { ownership, leaseMs, startReader, log } = options;
@@ -59,6 +60,7 @@ export function supervise(options: {
 
   const start = (id: string, route: ConnectorRoute, claim: Claim) => {
     const own = log.with({ connector: id, tenant: route.tenant });
+    const labels = { tenant: route.tenant, source: route.source, connector: id };
     let isDirty = true;
     let writtenAt = performance.now();
     const note: ReaderDeps["note"] = {
@@ -67,7 +69,18 @@ export function supervise(options: {
         claim.state = { ...claim.state, status, ...(error === undefined ? {} : { last_error: error }) };
         isDirty = true;
       },
-      message(outcome, messageId) {
+      reconnected() {
+        claim.state = { ...claim.state, reconnects: claim.state.reconnects + 1 };
+        isDirty = true;
+        measure().connectorReconnects.add(1, labels);
+      },
+      received() {
+        const { received } = claim.state;
+        claim.state = { ...claim.state, received: received + 1, last_message_at: new Date().toISOString() };
+        isDirty = true;
+        measure().connectorReceived.add(1, labels);
+      },
+      settled(outcome, messageId) {
         claim.state = counted(claim.state, outcome, messageId);
         isDirty = true;
         const label = typeof outcome === "string" ? outcome : "rejected";
@@ -83,13 +96,16 @@ export function supervise(options: {
         if (running.get(id)?.claim !== claim) return;
         running.delete(id);
         await reader[Symbol.asyncDispose]();
+        tell(labels, "waiting");
       });
     };
     let isWriting = false;
     const pulse = setInterval(async () => {
+      tell(labels, claim.state.status, reader.load());
       if (isWriting || (!isDirty && performance.now() - writtenAt < Math.min(PULSE_MS, leaseMs / 3))) return;
       isWriting = true;
       isDirty = false;
+      claim.state = { ...claim.state, ...reader.load() };
       try {
         if (await claim.write()) writtenAt = performance.now();
         else lose("another process has taken it over");
@@ -101,7 +117,7 @@ export function supervise(options: {
         isWriting = false;
       }
     }, Math.min(WRITE_MS, leaseMs / 4));
-    running.set(id, { claim, reader, pulse });
+    running.set(id, { claim, reader, pulse, labels });
     own.info("connector.owned");
   };
 
@@ -111,6 +127,7 @@ export function supervise(options: {
     running.delete(id);
     clearInterval(here.pulse);
     await here.reader[Symbol.asyncDispose]();
+    tell(here.labels, status);
     await here.claim.release(status);
   };
 
@@ -132,14 +149,21 @@ export function supervise(options: {
   };
 }
 
+type Labels = Readonly<Record<"tenant" | "source" | "connector", string>>;
+
+/** A gauge keeps its last value: what is no longer read here must not look like something that stands still. */
+function tell(labels: Labels, status: ConnectorStatus, load: ConnectorLoad = ConnectorLoad.parse({})): void {
+  const { unsettled, oldest_unsettled_at, waiting } = load;
+  const ageMs = oldest_unsettled_at === null ? 0 : Date.now() - Date.parse(oldest_unsettled_at);
+  measure().connectorDown.record(status === "connecting" ? 1 : 0, labels);
+  measure().connectorUnsettled.record(unsettled, labels);
+  measure().connectorOldestUnsettled.record(Math.max(0, ageMs / 1_000), labels);
+  measure().connectorWaiting.record(waiting ?? 0, labels);
+}
+
 function counted(state: Claim["state"], outcome: Outcome, messageId: string | null): Claim["state"] {
-  const at = new Date().toISOString();
-  if (typeof outcome === "string") return { ...state, [outcome]: state[outcome] + 1, last_message_at: at };
-  const rejections = [{ at, message_id: messageId, reason: outcome.rejected }, ...state.rejections];
-  return {
-    ...state,
-    rejected: state.rejected + 1,
-    last_message_at: at,
-    rejections: rejections.slice(0, KEPT_REJECTIONS),
-  };
+  if (typeof outcome === "string") return { ...state, [outcome]: state[outcome] + 1 };
+  const latest = { at: new Date().toISOString(), message_id: messageId, reason: outcome.rejected };
+  const rejections = [latest, ...state.rejections].slice(0, KEPT_REJECTIONS);
+  return { ...state, rejected: state.rejected + 1, rejections };
 }

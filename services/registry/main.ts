@@ -1,5 +1,5 @@
 /** The registry's wiring, top to bottom. */
-import { ConnectorState } from "../../contracts/ingestion.ts";
+import { ConnectorLoad, ConnectorState } from "../../contracts/ingestion.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { isLive, openBucket, pingJetStream } from "../../runtime/buckets.ts";
 import { type Bus, connectBus } from "../../runtime/bus.ts";
@@ -54,7 +54,8 @@ export async function start(
           if (!isLive(entry)) return undefined;
           const state = ConnectorState.parse(entry.json());
           // An owner writes it every 15 s at least; one that is silent is gone, and its word of being connected too.
-          return Date.now() - entry.created.getTime() > 45_000 ? { ...state, status: "waiting", owner: null } : state;
+          const isSilent = Date.now() - entry.created.getTime() > 45_000;
+          return isSilent ? { ...state, ...ConnectorLoad.parse({}), status: "waiting", owner: null } : state;
         },
       }),
       checks: { postgres: () => sql`select 1`, jetstream: () => pingJetStream(bus.nc) },

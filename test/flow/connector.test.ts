@@ -7,6 +7,7 @@ import { type Message, message as amqp } from "rhea-promise";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Input } from "../../contracts/operations.ts";
 import type { Running } from "../../runtime/lifecycle.ts";
+import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { eventually } from "../support/eventually.ts";
 import { startService } from "../support/processes.ts";
 import { findRabbitMq, type RabbitMq, rabbitMq } from "../support/rabbitmq.ts";
@@ -292,6 +293,49 @@ describe.skipIf(typeof program === "string")("with a real RabbitMQ", () => {
       await eventually(async () => (await stateOf(id)).status === "connected", "the connector to go on");
       await remove(id);
     }, 60_000);
+
+    test(
+      "what waits at the broker, is under way and became of the rest is told, to operators and as metrics",
+      async () => {
+        await using telemetry = await startTelemetry("test", TelemetryEnv.parse({}));
+        const { until } = await listener("told");
+        await fanout[Symbol.asyncDispose]();
+        await rabbit.send("told", orders(300, "told"));
+        const { id } = await create("told", { source: "told" }, { credit: 10 });
+        const gauge = async (name: string) => {
+          const line = new RegExp(`^connector_${name}\\{[^}]*connector="${id}"[^}]*\\} ([\\d.]+)`, "m");
+          return Number(line.exec(await telemetry.exposition())?.[1] ?? NaN);
+        };
+        const held = await eventually(async () => {
+          const state = await stateOf(id);
+          return state.status === "held" && state.unsettled === 0 ? state : undefined;
+        }, "the connector to hold");
+        expect(held.received).toBe(held.accepted);
+        expect(held.credit).toBe(0);
+        // By the broker's word when it was last asked for more; nothing has come since.
+        expect(held.waiting).toBe(300 - held.received);
+        if (!process.env.TEST_RUNTIME) {
+          await eventually(async () => await gauge("waiting_messages") === held.waiting, "the gauge");
+          expect([await gauge("down"), await gauge("unsettled_messages"), await gauge("received_total")])
+            .toEqual([0, 0, held.received]);
+        }
+        fanout = await startService("fanout", w.env);
+        await until(300);
+        const read = await eventually(async () => {
+          const state = await stateOf(id);
+          return state.accepted === 300 && state.unsettled === 0 ? state : undefined;
+        }, "all to be told of");
+        expect(read).toMatchObject({ received: 300, duplicate: 0, rejected: 0, released: 0, waiting: 0 });
+        expect(read.credit).toBeGreaterThan(0);
+        await rabbit.kill();
+        await eventually(async () => (await stateOf(id)).status === "connecting", "the loss of the broker");
+        if (!process.env.TEST_RUNTIME) await eventually(async () => await gauge("down") === 1, "it to be told");
+        await rabbit.start();
+        await eventually(async () => (await stateOf(id)).reconnects > 0, "the reconnection", 60_000);
+        await remove(id);
+      },
+      120_000,
+    );
 
     test(
       "while the pipeline is gone messages are held or stay where they are, and arrive when it is back",

@@ -136,12 +136,18 @@ test("a connector is created, listed, tried, paused, resumed and deleted, and no
   expect(tried).toMatchObject({ code: 1, stdout: expect.stringContaining("cannot be read") });
   await eventually(async () => (await json("connector", "list"))[0].state.last_error, "the error to be listed");
   const listed = await ops("connector", "list", ...whose());
-  expect(listed.stdout).toMatch(/^id +source +reads +status +accepted +duplicate +rejected +last message +error\ncon_/);
+  const [head = "", row] = listed.stdout.split("\n");
+  expect(head.split(/ {2,}/)).toEqual([
+    ...["id", "source", "reads", "status", "waiting", "unsettled", "oldest", "credit", "received", "accepted"],
+    ...["duplicate", "rejected", "released", "reconnects", "last message", "error"],
+  ]);
+  expect(row).toMatch(/^con_.* connecting +- +0 +- +0 +0 /);
   expect(listed.stdout).toContain("ECONNREFUSED");
   expect((await json("connector", "pause", id, ...whose())).state.status).toBe("paused");
   expect((await json("connector", "resume", id, ...whose())).paused).toBe(false);
   const shown = await ops("connector", "show", id, ...whose());
   expect(shown.stdout).toContain("reads /queue/orders at 127.0.0.1:1, SASL plain as reader");
+  expect(shown.stdout).toContain("waiting at the broker: it does not say");
   for (const { stdout } of [tried, listed, shown]) expect(stdout).not.toContain("hush-hush");
   const nameless = ["connector", "create", ...whose(), "--source", "x", "--host", "h", "--address", "a"];
   expect(await ops(...nameless)).toMatchObject({ code: 1, stderr: expect.stringContaining("username") });

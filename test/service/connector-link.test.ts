@@ -138,6 +138,7 @@ describe("reading", () => {
   function reader(port: number, ingest: (message: Received) => Promise<Published>, credit = 10) {
     const statuses: [ConnectorStatus, string | undefined][] = [];
     const outcomes: Outcome[] = [];
+    const counts = { received: 0, reconnects: 0 };
     let isHigh = false;
     const listeners = new Set<() => void>();
     const route: ConnectorRoute = {
@@ -162,13 +163,17 @@ describe("reading", () => {
       },
       note: {
         status: (status, error) => void statuses.push([status, error]),
-        message: (outcome) => void outcomes.push(outcome),
+        reconnected: () => void counts.reconnects++,
+        received: () => void counts.received++,
+        settled: (outcome) => void outcomes.push(outcome),
       },
       log: silent,
     });
     return {
       statuses,
       outcomes,
+      counts,
+      load: started.load,
       press: (high: boolean) => {
         isHigh = high;
         if (!high) { for (const listener of listeners) listener(); }
@@ -213,11 +218,17 @@ describe("reading", () => {
       return stored();
     });
     await eventually(() => source_!.state.sent === 1, "the message to be sent");
+    await eventually(() => r.counts.received === 1, "the message to be received");
     expect(source_!.settled).toEqual({});
     expect(r.outcomes).toEqual([]);
+    const { oldest_unsettled_at, ...load } = r.load();
+    expect(load).toEqual({ unsettled: 1, credit: 9, waiting: null });
+    expect(Date.parse(oldest_unsettled_at!)).toBeLessThanOrEqual(Date.now());
     gate.resolve();
     await eventually(() => source_!.settled.a === "accepted", "it to be accepted");
     expect(r.outcomes).toEqual(["accepted"]);
+    await eventually(() => r.load().unsettled === 0, "nothing to be in hand");
+    expect(r.load()).toEqual({ unsettled: 0, oldest_unsettled_at: null, credit: 9, waiting: null });
   });
 
   test("no more than the credit is under way, and none is asked for under pressure", async () => {
@@ -297,6 +308,7 @@ describe("reading", () => {
     broker.drop();
     await eventually(() => source_!.state.links === 3, "a third link");
     expect(r.statuses.filter(([, error]) => error !== undefined).length).toBeGreaterThanOrEqual(2);
+    await eventually(() => r.counts.reconnects === 2, "both to be counted");
   });
 
   test("stopping gives back what is not stored", async () => {
@@ -313,6 +325,8 @@ describe("reading", () => {
     await eventually(() => tries > 0, "a try");
     await r[Symbol.asyncDispose]();
     await eventually(() => source_!.settled.a === "released", "it to be released");
+    expect(r.outcomes).toEqual(["released"]);
+    expect(r.load()).toEqual({ unsettled: 0, oldest_unsettled_at: null, credit: 0, waiting: null });
   });
 
   test("delays double up to half a minute, each with jitter over its upper half", () => {

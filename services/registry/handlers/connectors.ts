@@ -2,7 +2,12 @@
 import type { KeyObject } from "node:crypto";
 import { invalid, notFound } from "../../../contracts/errors.ts";
 import { newId } from "../../../contracts/identity.ts";
-import type { AmqpSecrets, AmqpSettings, ConnectorShown, ConnectorState } from "../../../contracts/ingestion.ts";
+import {
+  type AmqpSecrets,
+  type AmqpSettings,
+  type ConnectorShown,
+  ConnectorState,
+} from "../../../contracts/ingestion.ts";
 import type { Handlers } from "../../../contracts/operations.ts";
 import { seal } from "../../../runtime/secret.ts";
 import type { Announcer } from "../announce.ts";
@@ -92,16 +97,7 @@ export function connectorHandlers(deps: {
   };
 }
 
-const untouched: ConnectorState = {
-  status: "waiting",
-  owner: null,
-  accepted: 0,
-  duplicate: 0,
-  rejected: 0,
-  last_message_at: null,
-  last_error: null,
-  rejections: [],
-};
+const untouched = ConnectorState.parse({});
 
 /** A broker would refuse these later, and less clearly. */
 function assertCredentials({ sasl, username, tls }: AmqpSettings, { password, key }: AmqpSecrets): void {
