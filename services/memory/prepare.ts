@@ -1,5 +1,6 @@
 /** What an index needs of a text: its words and its meaning, computed once and kept beside the memory. */
 import type { Log } from "../../runtime/log.ts";
+import { within } from "../../runtime/pause.ts";
 import { measure } from "../../runtime/telemetry.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import { LEXICON, packSparse, sparseOf } from "./lexical.ts";
@@ -52,9 +53,8 @@ export function preparer(deps: {
   return {
     prepareFully,
     async prepare(texts, signal) {
-      const patience = AbortSignal.timeout(patienceMs);
       try {
-        return await prepareFully(texts, signal ? AbortSignal.any([signal, patience]) : patience);
+        return await within(patienceMs, signal, (patience) => prepareFully(texts, patience));
       } catch (error) {
         log.warn("memory.embedder_away", { model: embedder.model, texts: texts.length, error });
         return texts.map((text) => ({ sparse: wordsOf(text), recipe: "" }));

@@ -1,6 +1,7 @@
 /** One search: what the question says, candidates from the index, the truth about them from Postgres, then the order. */
 import type { MemorySearch, SearchResult } from "../../contracts/memory.ts";
 import type { Log } from "../../runtime/log.ts";
+import { within } from "../../runtime/pause.ts";
 import { measure } from "../../runtime/telemetry.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import type { Keeper } from "./index/keeper.ts";
@@ -143,8 +144,7 @@ function queryVectors({ embedder, patienceMs, log }: SearchDeps) {
     const cached = known.get(text);
     if (cached) return cached;
     try {
-      const patience = AbortSignal.timeout(patienceMs);
-      const [vector] = await embedder.embed([text], signal ? AbortSignal.any([signal, patience]) : patience);
+      const [vector] = await within(patienceMs, signal, (patience) => embedder.embed([text], patience));
       if (known.size >= KEPT_QUERIES) known.delete(known.keys().next().value!);
       known.set(text, vector!);
       return vector!;

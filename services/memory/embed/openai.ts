@@ -1,6 +1,7 @@
 /** Any service that speaks OpenAI's embeddings request: batched, tried again with growing pauses, checked. */
 import { setTimeout as pause } from "node:timers/promises";
 import { z } from "zod";
+import { within } from "../../../runtime/pause.ts";
 import type { Embedder } from "./embedder.ts";
 
 /** Texts in one request; services take more, but a failed request then costs more too. */
@@ -49,9 +50,8 @@ export function openaiEmbedder(options: {
 
   const tried = async (texts: readonly string[], signal: AbortSignal | undefined): Promise<Float32Array[]> => {
     for (let attempt = 1;; attempt++) {
-      const limit = AbortSignal.timeout(REQUEST_MS);
       try {
-        return await request(texts, signal ? AbortSignal.any([signal, limit]) : limit);
+        return await within(REQUEST_MS, signal, (limit) => request(texts, limit));
       } catch (error) {
         const isHopeless = error instanceof EmbedderRefused && !error.isPassing;
         if (isHopeless || attempt === ATTEMPTS || signal?.aborted) throw error;
