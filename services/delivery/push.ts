@@ -86,6 +86,13 @@ export async function startPush(options: PushOptions): Promise<Push> {
     couriers.set(key, courier({ ...options, owner, url: wanted, team, secrets, stopGone }));
   };
 
+  /** An agent that has named another endpoint, or none, may come back to the one that was gone. */
+  const forgetGone = async (key: string) => {
+    if (states.get(key)?.gone === undefined) return;
+    await change(kv, key, (state) => ({ ...state, gone: undefined }))
+      .catch((error) => log.warn("push.gone_not_forgotten", { error }));
+  };
+
   const watches = [
     watchBucket({
       nc,
@@ -112,6 +119,7 @@ export async function startPush(options: PushOptions): Promise<Push> {
           targets.set(key, { url: agent.delivery_endpoint, team: agent.team_id ?? undefined });
         } else targets.delete(key);
         settle(key, { tenant: route.tenant, agent: route.agent });
+        if (agent && states.get(key)?.gone !== agent.delivery_endpoint) void forgetGone(key);
       },
       log,
     }),
@@ -221,7 +229,8 @@ function courier(options: CourierOptions): Courier {
         const reason = `The endpoint ${pushed.reason} in the last of ${lease.attempt} attempts`;
         await queue.reject(owner, [lease.handle], reason, ulid());
       } else {
-        await queue.hold(owner, [lease.handle], pushed.retryAfterMs ?? delayAfter(lease.attempt, backoffMs));
+        const delayMs = Math.max(pushed.retryAfterMs ?? 0, delayAfter(lease.attempt, backoffMs));
+        await queue.hold(owner, [lease.handle], delayMs);
       }
     }
   };

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { ulid } from "../../contracts/identity.ts";
 import { buckets } from "../../contracts/streams.ts";
-import { routeKeys } from "../../contracts/subjects.ts";
+import { pushKey, routeKeys } from "../../contracts/subjects.ts";
 import { openBucket } from "../../runtime/buckets.ts";
 import { eventually } from "../support/eventually.ts";
 import { inbox, verifies } from "../support/inbox.ts";
@@ -117,6 +117,20 @@ describe("push", () => {
     expect(at[1]! - at[0]!).toBeGreaterThan(2_500);
   });
 
+  test("does not come back sooner than usual because Retry-After says so", async () => {
+    const at: number[] = [];
+    await using server = await inbox((_, count) => {
+      at.push(performance.now());
+      return count === 1 ? { status: 503, headers: { "retry-after": "0" } } : { status: 204 };
+    });
+    const agent = p.agent();
+    await announce(agent, server.url);
+    await p.send([agent]);
+    await eventually(async () => (await recentOf(agent)).length === 1, "the acknowledgement");
+    // Else an endpoint that is away for some seconds and says so would use up every attempt in them.
+    expect(at[1]! - at[0]!).toBeGreaterThan(700);
+  });
+
   test("does not follow a redirect", async () => {
     await using elsewhere = await inbox();
     await using server = await inbox((_, count) =>
@@ -162,6 +176,25 @@ describe("push", () => {
     await announce(agent, next.url);
     await eventually(() => next.events().includes(later.id), "the push to the new endpoint");
     expect(server.received.length).toBe(before);
+  });
+
+  test("goes to an endpoint that was gone once the agent has named none, or another, in between", async () => {
+    let isGone = true;
+    await using server = await inbox(() => ({ status: isGone ? 410 : 200 }));
+    const agent = p.agent();
+    await announce(agent, server.url);
+    const event = await p.send([agent]);
+    const states = await openBucket(p.bus.nc, buckets.push);
+    const gone = async () => (await states.get(pushKey(p.tenant, agent.id)))?.json<{ gone?: string }>().gone;
+    await eventually(async () => await gone() === server.url, "the 410 to be remembered");
+    isGone = false;
+    await announce(agent, undefined);
+    await eventually(async () => await gone() === undefined, "it to be forgotten");
+    await announce(agent, server.url);
+    await eventually(
+      async () => (await recentOf(agent)).some(({ event_id }) => event_id === event.id),
+      "the delivery to arrive after all",
+    );
   });
 
   test("sends a few at a time, and everything once", async () => {
