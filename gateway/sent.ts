@@ -23,6 +23,8 @@ export interface Writing {
 export interface Sent extends AsyncDisposable {
   /** `after` is what its reader got last elsewhere; `end` ends it from outside and answers what would have come next. */
   begin(reader: Reader, after: string | undefined, end: () => Promise<HandedOut[]>): Writing;
+  /** How many streams it has here, those of which we do not know yet that they broke included. */
+  streamsOf(reader: Reader): number;
   /** What is due to a reader whose last event was this one. The stream it had ends, if it has not. */
   takeOver(reader: Reader, lastId: string): Promise<HandedOut[]>;
 }
@@ -114,6 +116,8 @@ export function sentOver(nc: NatsConnection): Sent {
         },
       };
     },
+
+    streamsOf: (reader) => [...pages.get(keyOf(reader)) ?? []].filter(({ end }) => end).length,
 
     async takeOver({ tenant, id }, lastId) {
       const here = await takeOverHere({ tenant, id }, lastId);

@@ -4,6 +4,7 @@
  * what a reader did not get, because it left or its line broke, comes again, on this stream or the next.
  */
 import type { Delivery, HandedOut } from "../contracts/deliveries.ts";
+import { ruleBroken } from "../contracts/errors.ts";
 import { idPrefixes, newId, type TenantCaller, ulid } from "../contracts/identity.ts";
 import type { Input } from "../contracts/operations.ts";
 import type { Bus } from "../runtime/bus.ts";
@@ -32,6 +33,9 @@ export const streamHeaders = {
 
 const NAME = "delivery.stream";
 const HEARTBEAT_SECONDS = 15;
+/** Of one agent at one gateway. Each waits at the broker, which lets 512 of them wait for an agent. */
+const MAX_STREAMS = 100;
+const tooMany = () => ruleBroken("too_many_streams", `An agent has at most ${MAX_STREAMS} streams open at a gateway`);
 const PAUSE_MS = 1_000;
 
 /** A delivery in hand for the reader; `again` where an earlier stream of its own had written it. */
@@ -103,6 +107,7 @@ export async function openStream(options: StreamOptions): Promise<ReadableStream
   if (lastId) due = await sent.takeOver(origin.caller, lastId);
   const writing = sent.begin(origin.caller, lastId, takenOver);
   try {
+    if (sent.streamsOf(origin.caller) > MAX_STREAMS) throw tooMany();
     unsent = await round(0);
   } catch (error) {
     await end();

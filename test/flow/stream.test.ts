@@ -93,6 +93,25 @@ describe("a stream", () => {
     expect([admin.status, admin.body.error.details.rule]).toEqual([422, "agent_required"]);
   });
 
+  test("is one of a hundred at most that an agent may have; one that ends makes room", async () => {
+    const { agent, publish } = await listener();
+    await using stack = new AsyncDisposableStack();
+    const streams = await Promise.all(Array.from({ length: 100 }, async () => stack.use(await open(agent))));
+    expect(new Set(streams.map(({ response }) => response.status))).toEqual(new Set([200]));
+    const refused = await w.request("GET", "/delivery/stream", { token: agent.token });
+    expect([refused.status, refused.body.error.details.rule]).toEqual([422, "too_many_streams"]);
+    const other = await listener();
+    using others = await open(other.agent);
+    expect(others.response.status).toBe(200);
+    for (const { leave } of streams) leave();
+    using last = await eventually(async () => {
+      const stream = await open(agent);
+      return stream.response.status === 200 && stream;
+    }, "room for another");
+    const id = await publish();
+    expect(await last.delivery()).toMatchObject({ event_id: id });
+  });
+
   test("hands nothing over once its key is revoked", async () => {
     const { agent } = await listener();
     using stream = await open(agent);
