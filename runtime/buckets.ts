@@ -95,6 +95,18 @@ export function watchBucket(options: {
   };
 }
 
+/**
+ * For whoever's entries have nothing to do with each other: one that cannot be read is told of and passed over, because
+ * a watch that breaks at it begins again and never comes to those behind it.
+ */
+export const eachAlone = (apply: (entry: KvEntry) => void, log: Log) => (entry: KvEntry): void => {
+  try {
+    apply(entry);
+  } catch (error) {
+    log.error("bucket.entry_unreadable", { bucket: entry.bucket, key: entry.key, error });
+  }
+};
+
 const isLastOfFirstRound = (entry: KvWatchEntry) => entry.isUpdate || (entry.delta ?? 0) === 0;
 
 /** Whether JetStream answers at all. */

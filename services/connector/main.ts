@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { newId, ulid } from "../../contracts/identity.ts";
 import { AmqpSecrets, ConnectorRoute } from "../../contracts/ingestion.ts";
 import { buckets } from "../../contracts/streams.ts";
-import { isLive, openBucket, pingJetStream, watchBucket } from "../../runtime/buckets.ts";
+import { eachAlone, isLive, openBucket, pingJetStream, watchBucket } from "../../runtime/buckets.ts";
 import { connectBus } from "../../runtime/bus.ts";
 import { readEnv } from "../../runtime/env.ts";
 import type { App } from "../../runtime/lifecycle.ts";
@@ -77,11 +77,11 @@ export async function start(
     nc: bus.nc,
     bucket: buckets.connectors,
     log,
-    apply: (entry) => {
+    apply: eachAlone((entry) => {
       // The registry's own mark that everything is announced is no connector.
       if (!entry.key.startsWith("con_")) return;
       supervisor.apply(entry.key, isLive(entry) ? ConnectorRoute.parse(entry.json()) : undefined);
-    },
+    }, log),
   }));
   await watch.ready;
 

@@ -11,7 +11,7 @@ import { PushState } from "../../contracts/pipeline.ts";
 import { AgentRoute } from "../../contracts/routes.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { parseRouteKey, pushKey } from "../../contracts/subjects.ts";
-import { isLive, lostRace, openBucket, watchBucket } from "../../runtime/buckets.ts";
+import { eachAlone, isLive, lostRace, openBucket, watchBucket } from "../../runtime/buckets.ts";
 import type { Log } from "../../runtime/log.ts";
 import { processing } from "../../runtime/messaging.ts";
 import { pause } from "../../runtime/pause.ts";
@@ -93,37 +93,37 @@ export async function startPush(options: PushOptions): Promise<Push> {
       .catch((error) => log.warn("push.gone_not_forgotten", { error }));
   };
 
-  const watches = [
-    watchBucket({
-      nc,
-      bucket: buckets.push,
-      apply: (entry) => {
-        const { key } = entry;
-        const [tenant = "", agent = ""] = key.split(".");
-        if (isLive(entry)) states.set(key, PushState.parse(entry.json()));
-        else states.delete(key);
-        settle(key, { tenant, agent });
-      },
-      log,
-    }),
-    watchBucket({
-      nc,
-      bucket: buckets.routes,
-      key: "agent.>",
-      apply: (entry) => {
-        const route = parseRouteKey(entry.key);
-        if (route?.kind !== "agent") return;
-        const key = pushKey(route.tenant, route.agent);
-        const agent = isLive(entry) ? AgentRoute.parse(entry.json()) : undefined;
-        if (agent?.status === "active" && agent.delivery_mode === "push" && agent.delivery_endpoint) {
-          targets.set(key, { url: agent.delivery_endpoint, team: agent.team_id ?? undefined });
-        } else targets.delete(key);
-        settle(key, { tenant: route.tenant, agent: route.agent });
-        if (agent && states.get(key)?.gone !== agent.delivery_endpoint) void forgetGone(key);
-      },
-      log,
-    }),
-  ];
+  const watchedStates = watchBucket({
+    nc,
+    bucket: buckets.push,
+    apply: eachAlone((entry) => {
+      const { key } = entry;
+      const [tenant = "", agent = ""] = key.split(".");
+      if (isLive(entry)) states.set(key, PushState.parse(entry.json()));
+      else states.delete(key);
+      settle(key, { tenant, agent });
+    }, log),
+    log,
+  });
+  // A courier that began before its agent's state is known would sign with a secret of long ago.
+  await watchedStates.ready;
+  const watchedAgents = watchBucket({
+    nc,
+    bucket: buckets.routes,
+    key: "agent.>",
+    apply: eachAlone((entry) => {
+      const route = parseRouteKey(entry.key);
+      if (route?.kind !== "agent") return;
+      const key = pushKey(route.tenant, route.agent);
+      const agent = isLive(entry) ? AgentRoute.parse(entry.json()) : undefined;
+      if (agent?.status === "active" && agent.delivery_mode === "push" && agent.delivery_endpoint) {
+        targets.set(key, { url: agent.delivery_endpoint, team: agent.team_id ?? undefined });
+      } else targets.delete(key);
+      settle(key, { tenant: route.tenant, agent: route.agent });
+      if (agent && states.get(key)?.gone !== agent.delivery_endpoint) void forgetGone(key);
+    }, log),
+    log,
+  });
 
   return {
     async firstSecret(owner, by) {
@@ -142,7 +142,7 @@ export async function startPush(options: PushOptions): Promise<Push> {
       return secretOf(secretKey, owner, secret);
     },
     async [Symbol.asyncDispose]() {
-      await Promise.all(watches.map((watch) => watch[Symbol.asyncDispose]()));
+      await Promise.all([watchedStates, watchedAgents].map((watch) => watch[Symbol.asyncDispose]()));
       const running = [...couriers.values()];
       for (const each of running) each.stop();
       await Promise.all(running.map(({ ended }) => ended));

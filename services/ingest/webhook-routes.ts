@@ -7,7 +7,7 @@ import { z } from "zod";
 import { type Mapping, type Preset, WebhookRoutes } from "../../contracts/ingestion.ts";
 import { buckets } from "../../contracts/streams.ts";
 import { parseWebhookKey, webhookKey } from "../../contracts/subjects.ts";
-import { isLive, openBucket, watchBucket } from "../../runtime/buckets.ts";
+import { eachAlone, isLive, openBucket, watchBucket } from "../../runtime/buckets.ts";
 import type { Log } from "../../runtime/log.ts";
 import { unseal } from "../../runtime/secret.ts";
 
@@ -51,7 +51,7 @@ export async function openWebhookDirectory(
   const bySlug = new Map<string, TenantWebhooks & { version: number }>();
   /** How far the watch has come. */
   let seen = 0;
-  const apply = (entry: KvEntry): void => {
+  const apply = eachAlone((entry: KvEntry): void => {
     const slug = parseWebhookKey(entry.key);
     if (slug === undefined || !isLive(entry)) return;
     const { version, tenant, webhooks } = Announced.parse(entry.json());
@@ -68,7 +68,7 @@ export async function openWebhookDirectory(
         })),
       })),
     });
-  };
+  }, log);
   const watch = watchBucket({
     nc,
     bucket: buckets.webhooks,

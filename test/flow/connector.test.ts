@@ -6,6 +6,8 @@ import postgres from "postgres";
 import { type Message, message as amqp } from "rhea-promise";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Input } from "../../contracts/operations.ts";
+import { buckets } from "../../contracts/streams.ts";
+import { openBucket } from "../../runtime/buckets.ts";
 import type { Running } from "../../runtime/lifecycle.ts";
 import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 import { eventually } from "../support/eventually.ts";
@@ -197,6 +199,17 @@ describe.skipIf(typeof program === "string")("with a real RabbitMQ", () => {
       expect(state.rejections.map(({ message_id }) => message_id).sort()).toEqual(["bad-1", "bad-2", "bad-3"]);
       expect(state.rejections.find(({ message_id }) => message_id === "bad-2")!.reason).toContain("/action");
       await remove(id);
+    });
+
+    test("an announcement that nobody can read keeps no other connector from being read", async () => {
+      const announced = await openBucket(w.bus.nc, buckets.connectors);
+      await announced.put("con_unreadable", "{}");
+      const { until } = await listener("readable");
+      await rabbit.send("readable", orders(1, "readable"));
+      const { id } = await create("readable", { source: "readable" });
+      await until(1);
+      await remove(id);
+      await announced.purge("con_unreadable");
     });
 
     test("the same message twice is one event, and counted as a duplicate", async () => {

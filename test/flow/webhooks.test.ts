@@ -151,6 +151,18 @@ describe("a signed request", () => {
   });
 });
 
+test("an announcement that nobody can read keeps no other tenant's webhooks from being taken", async () => {
+  const announced = await openBucket(w.bus.nc, streams.webhooks);
+  await announced.put(webhookKey("unreadable"), "{}");
+  const { secret } = await register();
+  await using _second = await startService("ingest", w.env);
+  const answers = await Promise.all(Array.from({ length: 20 }, () => send(secret, order())));
+  expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([202]));
+  const text = JSON.stringify(order());
+  expect((await post(text, signed(secret, text), "unreadable")).status).toBe(401);
+  await announced.purge(webhookKey("unreadable"));
+});
+
 describe("a request that no secret verifies", () => {
   const expectRefused = (answer: Awaited<ReturnType<typeof post>>) => {
     expect(answer.status).toBe(401);

@@ -224,6 +224,31 @@ describe("push", () => {
     await eventually(() => server.received.length === 2, "what was kept for the agent");
   });
 
+  test("a replica signs with the secret of now from its first push on, whatever else there is to know", async () => {
+    await using alone = await post({ replicas: 0, env: { PUSH_ALLOW_PRIVATE: "true" } });
+    await using server = await inbox();
+    const agent = alone.agent();
+    const routes = await openBucket(alone.bus.nc, buckets.routes);
+    const route = { version: 1, status: "active", delivery_mode: "poll", team_id: null };
+    await routes.put(routeKeys.agent(alone.tenant, agent.id), JSON.stringify(route));
+    // One that nobody can read, and many of others before ours.
+    const states = await openBucket(alone.bus.nc, buckets.push);
+    await states.put("ten_x.agt_unreadable", "{}");
+    const many = Array.from({ length: 2_000 }, (_, n) => pushKey("ten_x", `agt_${n}`));
+    await Promise.all(many.map((key) => states.put(key, JSON.stringify({ secret: 1, rotated_at: "" }))));
+    const before = await alone.replica();
+    const secrets = [await secretOf(agent), await secretOf(agent), await secretOf(agent)];
+    await before[Symbol.asyncDispose]();
+    await routes.put(
+      routeKeys.agent(alone.tenant, agent.id),
+      JSON.stringify({ ...route, version: 2, delivery_mode: "push", delivery_endpoint: server.url }),
+    );
+    await alone.send([agent]);
+    await alone.replica();
+    await eventually(() => server.received.length > 0, "the push");
+    expect(secrets.map((secret) => verifies(server.received[0]!, secret))).toEqual([false, true, true]);
+  });
+
   test("a private address is refused where the operator has not allowed it", async () => {
     await using strict = await post({ maxAttempts: 1, visibilitySeconds: 2 });
     await using server = await inbox();
