@@ -10,6 +10,8 @@ export interface Bucket {
   readonly ttlMs: number;
   /** How long the mark of a deletion stays for watchers that were away. */
   readonly markerTtlMs?: number;
+  /** The registry fills it again from Postgres when it is lost, so no backup holds it. */
+  readonly rebuilt?: true;
 }
 
 export interface Stream {
@@ -48,6 +50,7 @@ export const usageStream: Stream = {
 };
 
 export const deliveryStreamName = (shard: number): string => `DELIVERIES-${shard}`;
+export const isDeliveryStream = (name: string): boolean => /^DELIVERIES-\d+$/.test(name);
 
 /** For how long HISTORY knows a delivery it has seen. A million of them cost about 240 MB, so not for the whole retention. */
 export const HISTORY_WINDOW_MS = 120_000;
@@ -129,18 +132,21 @@ export const consumers = {
   expiry: { stream: "EXPIRY", name: "expiry", ackWaitMs: 30_000, maxInHand: 1_000 },
 } as const satisfies Record<string, Consumer>;
 
+/** The stream under a bucket. */
+export const bucketStreamName = ({ name }: Bucket): string => `KV_${name}`;
+
 export const buckets = {
   /** How pushing to an agent stands: which secret signs, and which endpoint asked us to stop. */
   push: { name: "push", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
-  /** Agents, interests, members and feeds, for whoever routes events. Rebuilt from Postgres if ever lost. */
-  routes: { name: "routes", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
+  /** Agents, interests, members and feeds, for whoever routes events. */
+  routes: { name: "routes", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour, rebuilt: true },
   /** Whom to trust. Entries that only matter while a token lives carry their own end; see `runtime/buckets.ts`. */
-  trust: { name: "trust", storage: "file", ttlMs: 0, markerTtlMs: 2 * hour },
+  trust: { name: "trust", storage: "file", ttlMs: 0, markerTtlMs: 2 * hour, rebuilt: true },
   /** First answers by Idempotency-Key. */
   idempotency: { name: "idempotency", storage: "file", ttlMs: 24 * hour },
-  /** Webhooks by the slug of their tenant, for ingest. Rebuilt from Postgres if ever lost, as the next one is. */
-  webhooks: { name: "webhooks", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
-  connectors: { name: "connectors", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour },
+  /** Webhooks by the slug of their tenant, for ingest. */
+  webhooks: { name: "webhooks", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour, rebuilt: true },
+  connectors: { name: "connectors", storage: "file", ttlMs: 0, markerTtlMs: 24 * hour, rebuilt: true },
   /** How each connector does, by its id, as its owner last wrote it. */
   connectorStates: { name: "connector-states", storage: "file", ttlMs: 0 },
   /** Requests admitted in the last minute. In memory: after a restart of the broker a window begins anew. */

@@ -40,7 +40,8 @@ await run(async (app) => {
     }),
   );
   const [baseUrl] = fleet.urls;
-  app.use(await publishInstance(dataDir, { base_url: baseUrl!, nats_url: fleet.natsUrl }));
+  const servers = { nats_url: fleet.natsUrl, database_url: postgres.url };
+  app.use(await publishInstance(dataDir, { base_url: baseUrl!, ...servers }));
   await using bus = await connectBus(fleet.natsUrl, "bootstrap", silent);
   const made = await bootstrap(dataDir, baseUrl!, bus);
   if (made) log(tour(made, dataDir));

@@ -5,11 +5,12 @@ import { join } from "node:path";
 export interface Instance {
   readonly base_url: string;
   readonly nats_url: string;
+  readonly database_url: string;
 }
 
 const fileIn = (dataDir: string) => join(dataDir, "instance.json");
 
-/** Readable to its owner alone: it holds the bus credentials. */
+/** Readable to its owner alone: it holds the servers' credentials. */
 export async function publishInstance(dataDir: string, instance: Instance): Promise<AsyncDisposable> {
   await writeFile(fileIn(dataDir), JSON.stringify(instance, null, 2) + "\n", { mode: 0o600 });
   return { [Symbol.asyncDispose]: () => rm(fileIn(dataDir), { force: true }) };

@@ -22,6 +22,9 @@ export interface Terminal {
 }
 
 export interface Operator {
+  readonly env: Terminal["env"];
+  /** Where the embedded instance is kept. */
+  readonly dataDir: string;
   /** Asks one question and closes the bus again. */
   ask<N extends OperationName>(name: N, body: Body<N>): Promise<Output<N>>;
   /** Prints an answer for whoever reads it. */
@@ -53,6 +56,8 @@ export function operator(terminal: Terminal, isJson: () => boolean, fail: () => 
     return (await bus.ask(name, { path: {}, query: {}, body } as never, origin)).read();
   };
   return {
+    env,
+    dataDir,
     ask,
     print: (answer, forPeople) => terminal.print(isJson() ? JSON.stringify(answer ?? {}, null, 2) : forPeople),
     say: (line) => isJson() ? undefined : terminal.print(line),

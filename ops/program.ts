@@ -2,6 +2,7 @@
 import { Command, CommanderError } from "commander";
 import { Fault } from "../contracts/errors.ts";
 import { version } from "../runtime/version.ts";
+import { backupCommands } from "./commands/backup.ts";
 import { connectorCommands } from "./commands/connector.ts";
 import { dlqCommands } from "./commands/dlq.ts";
 import { reindexCommands } from "./commands/reindex.ts";
@@ -10,7 +11,15 @@ import { usageCommands } from "./commands/usage.ts";
 import { webhookCommands } from "./commands/webhook.ts";
 import { operator, type Terminal } from "./operator.ts";
 
-const nouns = [tenantCommands, webhookCommands, connectorCommands, dlqCommands, reindexCommands, usageCommands];
+const nouns = [
+  tenantCommands,
+  webhookCommands,
+  connectorCommands,
+  dlqCommands,
+  reindexCommands,
+  usageCommands,
+  backupCommands,
+];
 
 /** Runs one command line. The exit code: 0 done, 1 refused or failed, 2 wrongly called. */
 export async function runCommand(args: readonly string[], terminal: Terminal): Promise<0 | 1 | 2> {

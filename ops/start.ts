@@ -45,7 +45,8 @@ await run(async (app) => {
   const baseUrl = `http://${env.HOST}:${port}/v1`;
   await ready(`http://${env.HOST}:${port}/readyz`, app.signal);
 
-  app.use(await publishInstance(dataDir, { base_url: baseUrl, nats_url: source.NATS_URL }));
+  const { NATS_URL: nats_url, DATABASE_URL: database_url } = source;
+  app.use(await publishInstance(dataDir, { base_url: baseUrl, nats_url, database_url }));
   await using bus = await connectBus(source.NATS_URL, "bootstrap", log);
   const made = await bootstrap(dataDir, baseUrl, bus);
   if (made) say(tour(made, dataDir));

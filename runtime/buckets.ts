@@ -2,7 +2,7 @@
 import { jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { type KV, type KvEntry, Kvm, type KvWatchEntry } from "@nats-io/kv";
 import type { NatsConnection } from "@nats-io/nats-core";
-import type { Bucket } from "../contracts/streams.ts";
+import { type Bucket, bucketStreamName } from "../contracts/streams.ts";
 import { replicasOf } from "./jetstream.ts";
 import type { Log } from "./log.ts";
 
@@ -19,7 +19,7 @@ export async function openBucket(nc: NatsConnection, bucket: Bucket): Promise<KV
   });
   if (replicas > 1 && (await kv.status()).replicas !== replicas) {
     const manager = await jetstreamManager(nc);
-    await manager.streams.update(`KV_${bucket.name}`, { num_replicas: replicas });
+    await manager.streams.update(bucketStreamName(bucket), { num_replicas: replicas });
   }
   if (replicas > 1) await answering(kv);
   return kv;

@@ -84,11 +84,16 @@ export const violates = (error: unknown, constraint: string): boolean =>
   error instanceof postgres.PostgresError && error.code === "23505" && error.constraint_name === constraint;
 
 /**
- * Applies the `.sql` files of a folder that have not been applied yet, in the order of their names. Each runs in a
- * transaction of its own together with the note that it ran. An applied file may not change.
+ * Applies the `.sql` files of a folder that have not been applied yet, in the order of their names, together with the
+ * note that they ran. An applied file may not change. `isWanted` leaves out those that must wait for their data.
  */
-export async function migrate(sql: Sql, schema: string, folder: URL): Promise<void> {
-  const files = (await readdir(folder)).filter((file) => file.endsWith(".sql")).sort();
+export async function migrate(
+  sql: Sql,
+  schema: string,
+  folder: URL,
+  isWanted: (file: string) => boolean = () => true,
+): Promise<void> {
+  const files = (await readdir(folder)).filter((file) => file.endsWith(".sql") && isWanted(file)).sort();
   await sql.begin(async (tx) => {
     await tx`select pg_advisory_xact_lock(hashtext('sensorium migrations'))`;
     await tx`create table if not exists public.migrations (

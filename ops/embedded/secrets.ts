@@ -16,8 +16,11 @@ export interface Secrets {
   server: string;
 }
 
-/** Reads DATA_DIR/secrets.json, or makes it. All are made together, so that no start finds half of them. */
-export async function secretsIn(dataDir: string): Promise<Secrets> {
+/**
+ * Reads DATA_DIR/secrets.json, or makes it. All are made together, so that no start finds half of them; `server` is given
+ * where data comes along that is keyed with it already.
+ */
+export async function secretsIn(dataDir: string, server = randomBytes(32).toString("hex")): Promise<Secrets> {
   const file = join(dataDir, "secrets.json");
   const draft = `${file}.${randomBytes(8).toString("hex")}`;
   try {
@@ -28,7 +31,7 @@ export async function secretsIn(dataDir: string): Promise<Secrets> {
   if (existsSync(join(dataDir, "postgres"))) {
     throw new Error(`${file} is missing, and the database beside it opens with nothing else: restore it from a backup`);
   }
-  const fresh: Secrets = { nats: newLogin(), postgres: newLogin(), server: randomBytes(32).toString("hex") };
+  const fresh: Secrets = { nats: newLogin(), postgres: newLogin(), server };
   try {
     await writeFile(draft, JSON.stringify(fresh, null, 2) + "\n", { mode: 0o600, flush: true });
     // Unlike a rename, a link never replaces what a start beside us has just made.

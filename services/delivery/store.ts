@@ -1,7 +1,7 @@
 /** All SQL over dead letters. */
 import type { DeadLetter, Payload } from "../../contracts/deliveries.ts";
 import type { Match, QueuedDelivery } from "../../contracts/pipeline.ts";
-import type { Sql } from "../../runtime/database.ts";
+import type { Sql, Tx } from "../../runtime/database.ts";
 
 export interface DeadLetterRow {
   readonly delivery_id: string;
@@ -23,7 +23,7 @@ export interface DeadLetterRow {
 /** A replay that died half-way stands in the way of others for this long. */
 const CLAIM_SECONDS = 30;
 
-export function deadLetterStore(sql: Sql) {
+export function deadLetterStore(sql: Sql | Tx) {
   /** Null for the whole tenant. */
   const seenBy = (tenant: string, agent: string | null) =>
     sql`tenant_id = ${tenant} and replayed_at is null ${agent === null ? sql`` : sql`and agent_id = ${agent}`}`;
@@ -93,6 +93,12 @@ export function deadLetterStore(sql: Sql) {
       // Longer than a request may be tried again under its key.
       await sql`delete from delivery.dead_letters where delivery_id in (select delivery_id from delivery.dead_letters
         where replayed_at < now() - interval '8 days' limit 100)`;
+    },
+
+    /** Takes back that anything was replayed from this moment on: whether its message was kept is not known. */
+    async takeBackReplays(since: string): Promise<void> {
+      await sql`update delivery.dead_letters set replayed_at = null, replay_seed = null, replay_claimed_at = null
+        where replayed_at >= ${since}`;
     },
 
     async purge(tenant: string, agent: string | null, before: string | null): Promise<number> {

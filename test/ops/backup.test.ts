@@ -1,4 +1,4 @@
-/** What the runbook says about backups, done. */
+/** The plain way of the runbook to back up: stop, copy, start. */
 import { execFile } from "node:child_process";
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
