@@ -60,7 +60,7 @@ describe.skipIf(!qdrantProgram)("Qdrant", { timeout: 180_000 }, () => {
     const kept = new Map<string, string>();
     let isStopped = false;
     let degraded = 0;
-    const busy = Array.from({ length: 4 }, async (_, worker) => {
+    const busy = Promise.all(Array.from({ length: 4 }, async (_, worker) => {
       for (let i = 0; !isStopped; i++) {
         const title = `w${worker}n${i}x`;
         const id = await keep(w, agent, title);
@@ -74,21 +74,22 @@ describe.skipIf(!qdrantProgram)("Qdrant", { timeout: 180_000 }, () => {
           expect((await byWords(w, agent, title)).ids).toEqual([]);
         }
       }
-    });
+    }));
+    busy.catch(() => isStopped = true);
     const grows = async (what: string) => {
       const before = kept.size;
-      await eventually(() => kept.size > before + 10, what, 60_000);
+      await eventually(() => isStopped || kept.size > before + 10, what, 60_000);
     };
     for (let life = 0; life < 2; life++) {
       await grows("writes");
       await server.kill();
       const before = degraded;
-      await eventually(() => degraded > before, "a search without the index", 60_000);
+      await eventually(() => isStopped || degraded > before, "a search without the index", 60_000);
       await grows("writes without the index");
       await server.start();
     }
     isStopped = true;
-    await Promise.all(busy);
+    await busy;
     await isBack(w, agent);
     expect(await check(w)).toMatchObject({ ...agreement, memories: kept.size + 1 });
     for (const [title, id] of kept) expect(await byWords(w, agent, title)).toEqual({ ids: [id], degraded: false });

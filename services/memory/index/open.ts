@@ -31,11 +31,13 @@ export async function openIndex(deps: {
   if (env.QDRANT_URL) {
     const { qdrantIndex } = await import("./qdrant.ts");
     const { pusher } = await import("./push.ts");
+    const { withUntold } = await import("./untold.ts");
     const index = app.use(
       qdrantIndex({ url: env.QDRANT_URL, ...(env.QDRANT_API_KEY ? { apiKey: env.QDRANT_API_KEY } : {}), embedder }),
     );
     await rows.claimIndex(index.name);
-    return { kind: "qdrant", index, keeper: app.use(pusher({ index, rows, log })) };
+    const keeper = app.use(pusher({ index, rows, log }));
+    return { kind: "qdrant", index: withUntold(index, rows, embedder.dimension), keeper };
   }
   await rows.claimIndex("embedded");
   const index = app.use(embeddedIndex(embedder.dimension));

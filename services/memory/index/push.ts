@@ -14,14 +14,13 @@ const SWEEP_AT_ONCE = 200;
 const LONGEST_PAUSE_MS = 5_000;
 /** A write is answered after that, told or not. */
 const PATIENCE_MS = 1_500;
-/** What a search compares by itself while the service is behind; beyond that it is better called away. */
-const MISSING_AT_MOST = 500;
+const NOTHING: ReadonlySet<string> = new Set();
 
 export function pusher(deps: {
   readonly index: QdrantIndex;
   readonly rows: Pick<
     IndexRows,
-    "isTold" | "retell" | "pushBehind" | "behind" | "forgetIndexed" | "tenants"
+    "isTold" | "retell" | "pushBehind" | "forgetIndexed" | "tenants"
   >;
   readonly log: Log;
 }): Keeper {
@@ -31,10 +30,30 @@ export function pusher(deps: {
   let isPrepared = false;
   let isWhole = false;
   let trouble: string | undefined;
+  let running: Promise<void> = Promise.resolve();
+  let next: { ids: string[]; told: Promise<void> } | undefined;
 
   const push = async (tenant: string, { entries, gone }: Changes): Promise<void> => {
     if (entries.length > 0) await index.upsert(tenant, entries);
     if (gone.length > 0) await index.remove(tenant, gone);
+  };
+
+  /** One telling at a time, of all that came meanwhile: a service that hangs takes one connection, not all of them. */
+  const tell = (ids: readonly string[]): Promise<void> => {
+    if (next) {
+      next.ids.push(...ids);
+      return next.told;
+    }
+    const mine = { ids: [...ids], told: Promise.resolve() };
+    next = mine;
+    return mine.told = running = running.then(async () => {
+      next = undefined;
+      if (trouble !== undefined) return;
+      await rows.pushBehind(index.name, push, { ids: mine.ids });
+    }).catch((error: unknown) => {
+      trouble ??= error instanceof Error ? error.message : String(error);
+      log.warn("memory.index_untold", { memories: mine.ids.length, error });
+    });
   };
 
   const prepare = async (): Promise<void> => {
@@ -70,32 +89,24 @@ export function pusher(deps: {
   })();
 
   return {
-    async written(tenant, ids) {
+    async written(_tenant, ids) {
       // An outage is the sweep's to find the end of; requests do not wait for it one by one.
       if (trouble !== undefined || !isPrepared) return;
-      const told = rows.pushBehind(index.name, push, { tenant, ids }).catch((error: unknown) => {
-        trouble ??= error instanceof Error ? error.message : String(error);
-        log.warn("memory.index_untold", { memories: ids.length, error });
-      });
       const patience = new AbortController();
       const late = pause(PATIENCE_MS, true, { signal: patience.signal }).catch(() => false);
-      if (await Promise.race([told.then(() => false), late])) trouble ??= "No answer in time";
+      if (await Promise.race([tell(ids).then(() => false), late])) trouble ??= "No answer in time";
       patience.abort();
     },
 
-    async ready(tenant) {
-      if (!isPrepared) return { state: "away" };
-      const behind = await rows.behind(index.name, tenant, MISSING_AT_MOST + 1);
-      if (!behind || behind.entries.length + behind.gone.length > MISSING_AT_MOST) return { state: "away" };
-      const { entries, gone } = behind;
-      return { state: "ready", missing: entries, gone: new Set([...gone, ...entries.map(({ id }) => id)]) };
+    async ready() {
+      return isPrepared ? { state: "ready", missing: [], gone: NOTHING } : { state: "away" };
     },
 
     async repair(tenant, ids, gone) {
       // What differs too: the index may hold a newer version than Postgres, which was put back from a copy.
       await index.remove(tenant, [...ids, ...gone]);
       await rows.forgetIndexed(ids);
-      await rows.pushBehind(index.name, push, { tenant, ids });
+      await rows.pushBehind(index.name, push, { ids });
     },
 
     tenants: () => rows.tenants(),
@@ -104,7 +115,7 @@ export function pusher(deps: {
 
     async [Symbol.asyncDispose]() {
       stop.abort();
-      await sweeping;
+      await Promise.all([sweeping, running]);
     },
   };
 }

@@ -23,7 +23,8 @@ const WORDS = "words";
 const STANDING = ["id", "confidence", "importance", "fresh_at"];
 /** A search that waits longer has no time left to go on without the index. */
 const SEARCH_MS = 1_500;
-const REQUEST_MS = 5_000;
+/** Rows are locked until it has answered, and whoever changes one of them has five seconds for everything. */
+const REQUEST_MS = 3_000;
 /** Going through a whole tenant, or making an index over all of them. */
 const PATIENT_MS = 60_000;
 const UPSERT_AT_ONCE = 200;

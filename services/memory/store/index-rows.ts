@@ -250,17 +250,16 @@ export function indexRows(sql: Sql, model: string) {
     async pushBehind(
       name: string,
       push: (tenant: string, changes: Changes) => Promise<void>,
-      which: { tenant: string; ids: readonly string[] } | { limit: number },
+      which: { ids: readonly string[] } | { limit: number },
     ): Promise<number> {
       return await sql.begin(async (tx) => {
         // Before the reading, which must see what a retelling that was waited for has done.
         await tx`select pg_advisory_xact_lock_shared(hashtext('sensorium memory'), hashtext('tell'))`;
         const rows = await tx<Row[]>`select ${columns} from memory.memories m where m.indexed_version < m.version
-          and (select is_told and index_name = ${name} from memory.recipe) ${
-          "ids" in which
-            ? tx`and m.tenant_id = ${which.tenant} and m.id = any(${which.ids as string[]}) for update`
-            : tx`order by m.tenant_id, m.id limit ${which.limit} for update skip locked`
-        }`;
+          and (select is_told and index_name = ${name} from memory.recipe)
+          ${"ids" in which ? tx`and m.id = any(${which.ids as string[]})` : tx``}
+          -- What is locked is being told or changed, and is told by whoever does.
+          order by m.tenant_id, m.id ${"limit" in which ? tx`limit ${which.limit}` : tx``} for update skip locked`;
         for (const [tenant, mine] of Map.groupBy(rows, (row) => row.tenant_id)) await push(tenant, sorted(mine));
         if (rows.length > 0) {
           await tx`update memory.memories set indexed_version = version
