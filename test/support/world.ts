@@ -6,6 +6,7 @@ import type { ServiceName } from "../../contracts/operation.ts";
 import type { Input, OperationName, Output } from "../../contracts/operations.ts";
 import type { Agent } from "../../contracts/registry.ts";
 import { type Bus, connectBus } from "../../runtime/bus.ts";
+import type { Running } from "../../runtime/lifecycle.ts";
 import { silent } from "../../runtime/log.ts";
 import { type Broker, broker, freshDatabase } from "./servers.ts";
 
@@ -43,6 +44,8 @@ export interface TestTenant {
 export interface World extends Operated, AsyncDisposable {
   readonly broker: Broker;
   readonly env: Record<string, string>;
+  /** What its processes measured; nothing where they are this one, whose own telemetry knows. */
+  exposition(): Promise<string>;
 }
 
 /** A system and what an operator and its clients do with it. */
@@ -78,14 +81,25 @@ export async function world(options: {
     ...indexEnv(),
     ...options.env,
   };
+  const started: Running[] = [];
   for (const service of options.services ?? ["registry"]) {
-    for (let i = 0; i < (options.replicas ?? 1); i++) stack.use(await startService(service, env));
+    for (let i = 0; i < (options.replicas ?? 1); i++) started.push(stack.use(await startService(service, env)));
   }
   const urls: string[] = [];
-  for (let i = 0; i < (options.gateways ?? 1); i++) urls.push(stack.use(await startGateway(env)).url);
+  for (let i = 0; i < (options.gateways ?? 1); i++) {
+    const gateway = stack.use(await startGateway(env));
+    started.push(gateway);
+    urls.push(gateway.url);
+  }
   const bus = stack.use(await connectBus(nats.url, "test", silent));
   const kept = stack.move();
-  return { ...operated(bus, urls), broker: nats, env, [Symbol.asyncDispose]: () => kept.disposeAsync() };
+  return {
+    ...operated(bus, urls),
+    broker: nats,
+    env,
+    exposition: async () => (await Promise.all(started.map((each) => each.exposition()))).join(""),
+    [Symbol.asyncDispose]: () => kept.disposeAsync(),
+  };
 }
 
 /** Memories are searched by the index of the process, or by the Qdrant that whoever runs the tests names. */
