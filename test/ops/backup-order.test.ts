@@ -8,6 +8,7 @@ import { client } from "../../contracts/client.ts";
 import type { Memory } from "../../contracts/memory.ts";
 import { buckets, consumers, fannedStream } from "../../contracts/streams.ts";
 import { routeKeys } from "../../contracts/subjects.ts";
+import { Manifest, writeManifest } from "../../ops/backup/archive.ts";
 import { takeBackup } from "../../ops/backup/backup.ts";
 import { isLeftOut } from "../../ops/backup/order.ts";
 import { openForCopy } from "../../ops/backup/tables.ts";
@@ -224,6 +225,11 @@ test("a restore says why it refuses, and touches nothing", async () => {
     const path = join(other, file);
     await writeFile(path, edited(await readFile(path, "latin1")), "latin1");
   };
+  const says = (more: Partial<Manifest>) => async () =>
+    await writeManifest(other, {
+      ...Manifest.parse(JSON.parse(await readFile(join(other, "manifest.json"), "utf8"))),
+      ...more,
+    });
   const table = "postgres/registry.agents.copy.gz";
 
   expect(await changed(edit(table, (text) => text.slice(0, -1)))).toMatch(/damaged: .*registry\.agents\.copy\.gz/);
@@ -235,6 +241,8 @@ test("a restore says why it refuses, and touches nothing", async () => {
   expect(await changed(edit("manifest.json", (text) => text.replace('"format": 1', '"format": 2')))).toMatch(
     /has format 2, and release .* reads up to 1/,
   );
+  expect(await changed(says({ release: "99.0.0" }))).toMatch(/made by release 99\.0\.0, and this is/);
+  expect(await changed(says({ nats: "99.0.0" }))).toMatch(/copied from nats-server 99\.0\.0, and this is/);
   expect(await changed(() => Promise.resolve(), { SERVER_SECRET: "another secret of the same sufficient length" }))
     .toMatch(/another SERVER_SECRET/);
   expect(await changed(() => Promise.resolve(), { SERVER_SECRET: "" })).toMatch(/Set SERVER_SECRET/);
