@@ -18,10 +18,9 @@ const denoBinary = join(root, `node_modules/@deno/linux-${process.arch}-glibc/de
 export type Runtime = "node" | "deno";
 const commands: Record<Runtime, readonly [string, ...string[]]> = {
   node: [process.versions.deno ? "node" : process.execPath],
-  deno: [existsSync(denoBinary) ? denoBinary : "deno", "run"],
+  // With the default permissions of deno.json.
+  deno: [existsSync(denoBinary) ? denoBinary : "deno", "run", "-P"],
 };
-/** Sets of deno.json. Memory's index is native code. */
-const permissions = (program: Program) => program === "memory" ? "-P=memory" : "-P";
 
 /** In the order of their needs; the gateway last, so that nothing is promised before it can be kept. */
 export const programs = ["registry", "delivery", "fanout", "ingest", "memory", "connector", "gateway"] as const;
@@ -146,8 +145,7 @@ export async function memberOf(
     healthUrl,
     async start() {
       const output = createWriteStream(join(dataDir, `${name}.log`), { flags: "a" });
-      const allowed = runtime === "deno" ? [permissions(program)] : [];
-      const started = spawn(command, [...args, ...allowed, fileOf(program)], {
+      const started = spawn(command, [...args, fileOf(program)], {
         cwd: root,
         env: { ...process.env, ...env, PORT: String(port), HOST: "127.0.0.1", HEALTH_PORT: String(healthPort) },
         stdio: ["ignore", "pipe", "pipe"],

@@ -14,7 +14,7 @@ export const isFull = process.env.TEST_FULL === "true";
 const runtime = (process.env.TEST_RUNTIME ?? "node") as Runtime;
 
 export async function fleet(
-  options: Pick<FleetOptions, "brokers" | "replicas" | "programs" | "env"> = {},
+  options: Pick<FleetOptions, "brokers" | "replicas" | "programs" | "runtime" | "env"> = {},
 ): Promise<TestFleet> {
   await using stack = new AsyncDisposableStack();
   const folder = stack.use(await temporaryFolder());
