@@ -91,19 +91,27 @@ describe("docker-compose.yml", () => {
     expect(missed.sort()).toEqual([...programs].sort());
   });
 
-  const clustered = "--cluster_name sensorium --cluster nats://0.0.0.0:6222 --routes nats-route://nats-1:6222";
-  test.for(["", clustered])("starts nats-server in a way it understands: %s", async (more) => {
+  /** The command line of the first node, with the defaults of compose or what an added file sets instead. */
+  function natsArguments(added: string): string[] {
+    const set = Object.fromEntries([...added.matchAll(/^(\w+)=(.*)$/gm)].map(([, name, value]) => [name!, value!]));
+    const [command = ""] = all(serviceBlock("nats"), /command: (.*)/g);
+    return command.replace(/\$\{(\w+):-([^}]*)\}/g, (_, name, standard) => set[name] ?? standard).trim().split(/\s+/);
+  }
+
+  test.for([[], ["ops/cluster.env"]])("starts nats-server in a way it understands: %s", async (files) => {
     const nats = await findNatsServer();
-    const [command = ""] = all(serviceBlock("nats"), /command: (.*)\$\{NATS_CLUSTER:-\}/g);
-    const args = command.replace("/etc/nats/nats.conf", "ops/nats.conf").replace("${NATS_STORE:-/data}", "/data");
+    const args = natsArguments((await Promise.all(files.map(read))).join(""));
+    const config = args.map((each) => each.replace("/etc/nats/nats.conf", "ops/nats.conf"));
     const [password = ""] = all(compose, /NATS_PASSWORD: '(.*)'/g);
-    const env = {
-      NATS_USER: "sensorium",
-      // Digits alone, which it would take for a number.
-      NATS_PASSWORD: password.replace(/\$\{.*\}/, "123456"),
-    };
-    const { stderr } = await run(nats!.path, [...`${args}${more}`.trim().split(/\s+/), "-t"], { cwd: root, env });
+    // Digits alone, which it would take for a number.
+    const env = { NATS_USER: "sensorium", NATS_PASSWORD: password.replace(/\$\{.*\}/, "123456") };
+    const { stderr } = await run(nats!.path, [...config, "-t"], { cwd: root, env });
     expect(stderr).toContain("is valid");
+  });
+
+  test("keeps what a NATS node alone has stored out of the reach of a cluster, which would delete it", async () => {
+    const storeIn = (args: string[]) => args[args.indexOf("--store_dir") + 1];
+    expect(storeIn(natsArguments(await read("ops/cluster.env")))).not.toBe(storeIn(natsArguments("")));
   });
 
   const profiles = [
