@@ -244,7 +244,8 @@ describe("an index that differs from Postgres", () => {
     await search(w, agent, "memory");
     await using sql = database(w);
     // What no code of ours does: rows changed behind the index's back.
-    await sql`update memory.memories set version = version + 1 where title in ('memory1x', 'memory2x')`;
+    await sql`update memory.memories set version = version + 1, indexed_version = greatest(indexed_version, version + 1)
+      where title in ('memory1x', 'memory2x')`;
     await sql`update memory.memories set status = 'deleted' where title = 'memory3x'`;
     const differs = { tenants: 1, memories: 29, missing: 0, stale: 2, extra: 1 };
     expect(await w.operator("operator.memory_index_check", { repair: false })).toEqual({ ...differs, repaired: false });

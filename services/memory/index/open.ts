@@ -1,6 +1,7 @@
 /** The index that the environment asks for, and what keeps it abreast. */
 import type { App } from "../../../runtime/lifecycle.ts";
 import type { Log } from "../../../runtime/log.ts";
+import { pause } from "../../../runtime/pause.ts";
 import type { Embedder } from "../embed/embedder.ts";
 import type { MemoryEnv } from "../env.ts";
 import type { IndexRows } from "../store/index-rows.ts";
@@ -37,6 +38,8 @@ export async function openIndex(deps: {
     );
     await rows.claimIndex(index.name);
     const keeper = app.use(pusher({ index, rows, log }));
+    // So that a replica's first searches are whole ones where the service is well.
+    await Promise.race([keeper.looked, pause(PATIENCE_MS, app.signal)]);
     return { kind: "qdrant", index: withUntold(index, rows, embedder.dimension), keeper };
   }
   await rows.claimIndex("embedded");

@@ -23,13 +23,14 @@ export function pusher(deps: {
     "isTold" | "retell" | "pushBehind" | "forgetIndexed" | "tenants"
   >;
   readonly log: Log;
-}): Keeper {
+}): Keeper & { readonly looked: Promise<void> } {
   const { index, rows, log } = deps;
   const stop = new AbortController();
   /** Whether the collection is there, whole, and told. Asked again and again: it may be lost at any time. */
   let isPrepared = false;
   let isWhole = false;
   let trouble: string | undefined;
+  const { promise: looked, resolve: hasLooked } = Promise.withResolvers<void>();
   let running: Promise<void> = Promise.resolve();
   let next: { ids: string[]; told: Promise<void> } | undefined;
 
@@ -75,7 +76,7 @@ export function pusher(deps: {
         await prepare().catch((error) => {
           isPrepared = false;
           throw error;
-        });
+        }).finally(hasLooked);
         if (await rows.pushBehind(index.name, push, { limit: SWEEP_AT_ONCE }) === SWEEP_AT_ONCE) pauseMs = 0;
         failures = 0;
         trouble = undefined;
@@ -89,6 +90,9 @@ export function pusher(deps: {
   })();
 
   return {
+    /** Settles once it is known whether the service is there. */
+    looked,
+
     async written(_tenant, ids) {
       // An outage is the sweep's to find the end of; requests do not wait for it one by one.
       if (trouble !== undefined || !isPrepared) return;

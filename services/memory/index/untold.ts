@@ -1,4 +1,4 @@
-/** Qdrant and what it has not been told yet, searched as one. */
+/** Qdrant and what it has not been told yet as one: whatever was kept is found, told or not. */
 import type { IndexRows } from "../store/index-rows.ts";
 import { embeddedIndex } from "./embedded.ts";
 import type { MemoryIndex } from "./port.ts";
@@ -9,7 +9,7 @@ const UNTOLD_AT_MOST = 500;
 
 export function withUntold(
   index: QdrantIndex,
-  rows: Pick<IndexRows, "behind">,
+  rows: Pick<IndexRows, "behind" | "versionsBehind">,
   dimension: number,
 ): MemoryIndex {
   const aside = embeddedIndex(dimension);
@@ -31,6 +31,16 @@ export function withUntold(
       const beside = await aside.search(name, query);
       await aside.drop(name);
       return [...found.filter(({ id }) => !superseded.has(id)), ...beside];
+    },
+
+    async versions(tenant) {
+      const untold = await rows.versionsBehind(tenant);
+      const held = await index.versions(tenant);
+      for (const { id, version } of untold) {
+        if (version === null) held.delete(id);
+        else held.set(id, version);
+      }
+      return held;
     },
   };
 }

@@ -279,6 +279,11 @@ export function indexRows(sql: Sql, model: string) {
       return rows[0]!.is_told ? sorted(rows.filter(({ id }) => id !== null)) : undefined;
     },
 
+    /** The versions of what of a tenant the index service does not know yet; null for what it is to forget. */
+    versionsBehind: async (tenant: string): Promise<{ id: string; version: number | null }[]> =>
+      await sql`select id, case when status = 'active' then version::float8 end as version from memory.memories
+        where tenant_id = ${tenant} and indexed_version < version`,
+
     async countBehind(): Promise<number> {
       const [row] = await sql<{ count: number }[]>`
         select count(*)::int as count from memory.memories where indexed_version < version`;
