@@ -16,7 +16,7 @@ const vectors = fc.integer({ min: 1, max: 3 }).chain((steps) => {
     width: fc.constant(width),
     mean: vector,
     query: vector,
-    all: fc.array(vector, { minLength: 1, maxLength: 9 }),
+    all: fc.array(vector, { minLength: 1, maxLength: 35 }),
   });
 });
 
@@ -28,15 +28,11 @@ function laidOut({ width, mean, query, all }: { width: number; mean: number[]; q
     return place;
   };
   const places = { mean: put(mean), query: put(query), dense: put(all.flat()) };
-  const codes = arena.take(all.length * width / 8);
-  const code = arena.take(width / 8);
-  arena.kernel.encode(places.dense, width, all.length, places.mean, codes);
-  arena.kernel.encode(places.query, width, 1, places.mean, code);
-  return { arena, ...places, codes, code };
+  const many = Math.ceil(all.length / 16) * 16;
+  const codes = arena.take(many * width / 8);
+  arena.kernel.encode(places.dense, width, 0, all.length, places.mean, codes);
+  return { arena, ...places, codes, many };
 }
-
-const differing = (a: number[], b: number[], mean: number[]) =>
-  a.filter((value, i) => (value > mean[i]!) !== (b[i]! > mean[i]!)).length;
 
 describe("the kernel", () => {
   test("is what its source says", async () => {
@@ -44,24 +40,41 @@ describe("the kernel", () => {
     expect(Buffer.from(source).equals(await readFile(kernelFile("kernel.wasm"))), "npm run kernel").toBe(true);
   });
 
-  test("counts in how many components two vectors lie on other sides of the mean", () => {
-    fc.assert(fc.property(vectors, (given) => {
-      const { arena, codes, code } = laidOut(given);
-      const { all, mean, query, width } = given;
-      const out = arena.take(2 * all.length);
-      const counts = arena.take(4 * (width + 1));
-      arena.int8.fill(0, counts, counts + 4 * (width + 1));
-      arena.kernel.differences(codes, width / 8, all.length, code, out, counts);
-      const expected = all.map((vector) => differing(vector, query, mean));
+  test("scores codes by the tables of their half bytes, and finds those with the highest scores", () => {
+    const tables = fc.array(fc.integer({ min: 0, max: 63 }), { minLength: 64, maxLength: 64 });
+    fc.assert(fc.property(vectors, tables, (given, entries) => {
+      const { arena, codes, many } = laidOut(given);
+      const { all, mean, width } = given;
+      const halves = width / 4;
+      const table = (half: number, entry: number) => entries[(half * 7 + entry * 3) % entries.length]!;
+      const tablesAt = arena.take(16 * halves);
+      for (let half = 0; half < halves; half++) {
+        for (let entry = 0; entry < 16; entry++) arena.int8[tablesAt + half * 16 + entry] = table(half, entry);
+      }
+      const out = arena.take(2 * many);
+      arena.kernel.scores(codes, width / 8, many, tablesAt, out);
+      const expected = all.map((vector) => {
+        let score = 0;
+        for (let half = 0; half < halves; half++) {
+          const bits = [0, 1, 2, 3].map((bit) => vector[half * 4 + bit]! > mean[half * 4 + bit]! ? 1 << bit : 0);
+          score += table(half, bits.reduce((sum, bit) => sum + bit, 0));
+        }
+        return score;
+      });
       expect([...new Uint16Array(arena.int8.buffer, out, all.length)]).toEqual(expected);
-      const histogram = Array.from({ length: width + 1 }, (_, bits) => expected.filter((each) => each === bits).length);
-      expect([...arena.int32.subarray(counts / 4, counts / 4 + width + 1)]).toEqual(histogram);
 
-      const most = expected[0]!;
-      const chosen = arena.take(4 * (all.length + 1));
-      const found = arena.kernel.within(out, all.length, most, chosen);
+      const counts = arena.take(4 * 4_096);
+      arena.int8.fill(0, counts, counts + 4 * 4_096);
+      arena.kernel.count(out, all.length, counts);
+      const cells = Array.from({ length: 4_096 }, () => 0);
+      for (const score of expected) cells[score >> 4]!++;
+      expect([...arena.int32.subarray(counts / 4, counts / 4 + 4_096)]).toEqual(cells);
+
+      const least = expected[0]!;
+      const chosen = arena.take(4 * (all.length + 8));
+      const found = arena.kernel.atLeast(out, all.length, least, chosen);
       expect([...arena.int32.subarray(chosen / 4, chosen / 4 + found)]).toEqual(
-        expected.flatMap((bits, place) => bits <= most ? [place] : []),
+        expected.flatMap((score, place) => score >= least ? [place] : []),
       );
     }));
   });

@@ -1,7 +1,7 @@
 /**
  * The vectors of a partition's memories, at 8 bits a component. Few are all compared with the query. Of many, first only
- * codes are: one bit for each component, whether it is above the mean. Then the vectors of those whose codes are like
- * the query's. It is a scan, but of 32 bytes for each memory; there is no graph to build, keep or lose.
+ * codes are: one bit for each component, whether it is above the mean. Then the vectors of those whose codes promise
+ * most. It is a scan, but of 32 bytes for each memory; there is no graph to build, keep or lose.
  */
 import { isZero } from "../vectors.ts";
 import type { Best } from "./best.ts";
@@ -12,12 +12,17 @@ import type { Arena } from "./kernel/kernel.ts";
 export const CODES_LIMIT = 8_000;
 
 /** How many vectors are compared at least, beside a share of all; see docs/decisions/memory-index.md for the recall. */
-const DEPTH = 1_500;
-const DEPTH_SHARE = 1 / 200;
+const DEPTH = 400;
+const DEPTH_SHARE = 1 / 500;
 /** The mean is judged by so many vectors spread over all. */
 const MEAN_SAMPLE = 1_000;
 /** Vectors are compared in steps of 16 components and codes in steps of 16 bytes. */
 const WIDTH_STEP = 128;
+/** Codes are scored so many at once. */
+const CODES_AT_ONCE = 16;
+/** Scores have 16 bits, and are counted by their upper 12. */
+const HIGHEST_SCORE = 65_535;
+const SCORE_CELLS = 4_096;
 
 export class Meanings {
   readonly #arena: Arena;
@@ -63,7 +68,7 @@ export class Meanings {
     if (!this.#codes) {
       if (this.#size > this.#codesLimit) this.#encodeAll();
     } else if (this.#size > 2 * this.#codes.madeAt) this.#encodeAll();
-    else this.#encode(slot, 1);
+    else this.#encode(slot, this.#size);
   }
 
   /** As it came in: vectors are exact at their steps. */
@@ -94,12 +99,11 @@ export class Meanings {
   nearest(query: Float32Array, passes: (slot: number) => boolean, share: number, best: Best): void {
     const wanted = Math.max(best.room, DEPTH + this.#size * DEPTH_SHARE) / Math.max(share, 1e-6);
     if (this.#codes && wanted < this.#size / 2) {
-      if (this.#offerAlike(query, Math.ceil(wanted), passes, best) >= best.room) return;
+      if (this.#offerPromising(query, Math.ceil(wanted), passes, best) >= best.room) return;
       // Fewer pass than was thought.
       best.clear();
     }
     this.#inScratch(
-      this.#size,
       ({ places }) => {
         let count = 0;
         const { int32 } = this.#arena;
@@ -118,20 +122,18 @@ export class Meanings {
     this.#forgetCodes();
   }
 
-  /** Offers those that pass among the `wanted` whose codes are most like the query's; answers how many did. */
-  #offerAlike(query: Float32Array, wanted: number, passes: (slot: number) => boolean, best: Best): number {
-    const { place, mean } = this.#codes!;
+  /** Offers those that pass among the `wanted` whose codes promise most; answers how many did. */
+  #offerPromising(query: Float32Array, wanted: number, passes: (slot: number) => boolean, best: Best): number {
+    const { place } = this.#codes!;
     return this.#inScratch(
-      this.#size,
-      ({ code, counts, differences, places, vector }) => {
-        const { kernel, int8 } = this.#arena;
-        for (let i = 0; i < this.#dimension; i++) int8[vector + i] = this.#rounded(query[i]!);
-        kernel.encode(vector, this.#width, 1, mean, code);
-        kernel.differences(place, this.#width / 8, this.#size, code, differences, counts);
-        const { int32 } = this.#arena;
-        let most = -1;
-        for (let alike = 0; alike < wanted && most < this.#width;) alike += int32[counts / 4 + ++most]!;
-        const found = kernel.within(differences, this.#size, most, places * 4);
+      ({ tables, counts, scores, places }) => {
+        const { kernel, int32 } = this.#arena;
+        this.#layTables(query, tables);
+        kernel.scores(place, this.#width / 8, roundedUp(this.#size, CODES_AT_ONCE), tables, scores);
+        kernel.count(scores, this.#size, counts);
+        let least = SCORE_CELLS;
+        for (let promising = 0; promising < wanted && least > 0;) promising += int32[counts / 4 + --least]!;
+        const found = kernel.atLeast(scores, this.#size, least * (HIGHEST_SCORE + 1) / SCORE_CELLS, places * 4);
         let count = 0;
         for (let i = places; i < places + found; i++) {
           const slot = int32[i]!;
@@ -144,18 +146,48 @@ export class Meanings {
     );
   }
 
+  /**
+   * What a query says of each four bits of a code: how far it agrees with vectors that lie above the mean there. All tables
+   * together stay within a score's bits.
+   */
+  #layTables(query: Float32Array, at: number): void {
+    const { int8 } = this.#arena;
+    const { mean } = this.#codes!;
+    const sums = new Float32Array(this.#width / 4 * 16);
+    let range = 0;
+    for (let table = 0; table < this.#width / 4; table++) {
+      let least = 0;
+      for (let bit = 0; bit < 4; bit++) {
+        const k = table * 4 + bit;
+        const value = k < this.#dimension ? query[k]! / this.#step - int8[mean + k]! : 0;
+        least += Math.min(0, value);
+        // Every entry so far again, this bit set.
+        for (let entry = 0; entry < 1 << bit; entry++) {
+          sums[table * 16 + (1 << bit) + entry] = sums[table * 16 + entry]! + value;
+        }
+      }
+      for (let entry = 0; entry < 16; entry++) {
+        const value = sums[table * 16 + entry]! -= least;
+        if (value > range) range = value;
+      }
+    }
+    // Four entries are added in eight bits, and all of them in sixteen.
+    const highest = Math.min(63, Math.floor(HIGHEST_SCORE / (this.#width / 4)));
+    const factor = range === 0 ? 0 : highest / range;
+    for (let i = 0; i < sums.length; i++) int8[at + i] = Math.round(sums[i]! * factor);
+  }
+
   /** Lends room for one search to `choose`, which puts down the places to compare; then compares and offers them. */
-  #inScratch(size: number, choose: (room: Scratch) => number, query: Float32Array, best: Best): number {
+  #inScratch(choose: (room: Scratch) => number, query: Float32Array, best: Best): number {
     const width = this.#width;
-    const { total, ...offsets } = roomFor(width, size);
+    const { total, ...offsets } = roomFor(width, this.#size);
     const start = this.#arena.take(total);
-    const [vector, code, counts] = [start + offsets.vector, start + offsets.code, start + offsets.counts];
-    const [differences, places] = [start + offsets.differences, start + offsets.places];
-    const products = start + offsets.products;
+    const [vector, tables, counts] = [start + offsets.vector, start + offsets.tables, start + offsets.counts];
+    const [scores, places, products] = [start + offsets.scores, start + offsets.places, start + offsets.products];
     try {
       const { int8, int32, kernel } = this.#arena;
-      int8.fill(0, vector, differences);
-      const count = choose({ vector, code, counts, differences, places: places / 4 });
+      int8.fill(0, vector, scores);
+      const count = choose({ tables, counts, scores, places: places / 4 });
       // The finest steps that this query fits in: it is compared with all and need not share theirs.
       let largest = 0;
       for (const value of query) largest = Math.max(largest, Math.abs(value));
@@ -196,10 +228,9 @@ export class Meanings {
     this.#encode(0, this.#size);
   }
 
-  #encode(from: number, count: number): void {
+  #encode(from: number, until: number): void {
     const { place, mean } = this.#codes!;
-    const width = this.#width;
-    this.#arena.kernel.encode(this.#dense + from * width, width, count, mean, place + from * width / 8);
+    this.#arena.kernel.encode(this.#dense, this.#width, from, until, mean, place);
   }
 
   #forgetCodes(): void {
@@ -228,22 +259,22 @@ export class Meanings {
 
 /** Places of one search's numbers; `places` counts in 32 bits, the others in bytes. */
 interface Scratch {
-  readonly vector: number;
-  readonly code: number;
+  readonly tables: number;
   readonly counts: number;
-  readonly differences: number;
+  readonly scores: number;
   readonly places: number;
 }
+
+const roundedUp = (value: number, step: number): number => Math.ceil(value / step) * step;
 
 function roomFor(width: number, size: number) {
   let total = 0;
   const next = (bytes: number) => {
     const at = total;
-    total += Math.ceil(bytes / 16) * 16;
+    total += roundedUp(bytes, 16);
     return at;
   };
-  const [vector, code, counts] = [next(width), next(width / 8), next(4 * (width + 1))];
-  // The last place may be written to once more than is counted.
-  const [differences, places, products] = [next(2 * size), next(4 * (size + 1)), next(4 * size)];
-  return { vector, code, counts, differences, places, products, total };
+  const [vector, tables, counts] = [next(width), next(4 * width), next(4 * SCORE_CELLS)];
+  const [scores, places, products] = [next(2 * roundedUp(size, CODES_AT_ONCE)), next(4 * (size + 8)), next(4 * size)];
+  return { vector, tables, counts, scores, places, products, total };
 }

@@ -1,14 +1,16 @@
 /** Memory that vectors lie in, and the arithmetic over them, which is SIMD (kernel.wat) because there are many. */
 import { readFileSync } from "node:fs";
 
-/** All are places and counts of bytes in the memory, unless they say otherwise. */
+/** All are places in the memory or counts. A vector takes `width` bytes, a multiple of 128, and its code an eighth. */
 interface Kernel {
-  /** Turns `count` vectors into codes: one bit for each component, whether it is above the mean's. */
-  encode(dense: number, width: number, count: number, mean: number, codes: number): void;
-  /** In how many bits each code differs from the query's (16 bits each), and how many differ in so many (32 each). */
-  differences(codes: number, width: number, count: number, query: number, out: number, counts: number): void;
-  /** Which of them differ in at most so many bits (32 bits each); answers how many. */
-  within(differences: number, count: number, most: number, out: number): number;
+  /** Codes of the vectors from one to another: one bit for each component, whether it is above the mean's. */
+  encode(dense: number, width: number, from: number, until: number, mean: number, codes: number): void;
+  /** What the first `count` codes, a multiple of 16, score by the tables of a query, as 16 bits each. */
+  scores(codes: number, codeWidth: number, count: number, tables: number, out: number): void;
+  /** Adds up how many scores there are of each sixteen (32 bits each). */
+  count(scores: number, count: number, counts: number): void;
+  /** Which of them are at least so much (32 bits each, with room for eight more); answers how many. */
+  atLeast(scores: number, count: number, least: number, out: number): number;
   /** The inner product of the query with each of the vectors at `places` (32 bits each). */
   products(dense: number, width: number, places: number, count: number, query: number, out: number): void;
 }
