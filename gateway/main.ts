@@ -4,7 +4,7 @@ import type { Context } from "hono";
 import { buckets } from "../contracts/streams.ts";
 import { openBucket } from "../runtime/buckets.ts";
 import { connectBus } from "../runtime/bus.ts";
-import { readEnv } from "../runtime/env.ts";
+import { LogEnv, readEnv } from "../runtime/env.ts";
 import { type App, run } from "../runtime/lifecycle.ts";
 import { createLog, type Log } from "../runtime/log.ts";
 import { deriveKey } from "../runtime/secret.ts";
@@ -69,8 +69,8 @@ export async function start(
 }
 
 if (import.meta.main) {
-  const log = createLog({ fields: { service: "gateway" } });
   await run(async (app) => {
+    const log = createLog({ level: readEnv(LogEnv).LOG_LEVEL, fields: { service: "gateway" } });
     const telemetry = app.use(await startTelemetry("gateway", readEnv(TelemetryEnv)));
     const { port } = await start(app, log, telemetry);
     log.info("gateway.ready", { port });

@@ -1,6 +1,7 @@
 /** What the embedded start reads: its own, and all that the services in it read, so that a mistake is told at once. */
 import { z } from "zod";
 import { GatewayEnv } from "../gateway/env.ts";
+import { LogEnv } from "../runtime/env.ts";
 import { TelemetryEnv } from "../runtime/telemetry.ts";
 import { ConnectorEnv } from "../services/connector/env.ts";
 import { DeliveryEnv } from "../services/delivery/env.ts";
@@ -24,5 +25,5 @@ export const StartEnv = z.object({
   SERVER_SECRET: z.string().min(32, "must have at least 32 characters").optional(),
   DURABILITY: z.enum(["standard", "strict"], "must be standard or strict").default("standard")
     .describe("Whether a message is on disk before it is acknowledged (strict) or within a second (standard)"),
-  LOG_LEVEL: z.enum(["debug", "info", "warn", "error"], "must be debug, info, warn or error").default("info"),
+  ...LogEnv.shape,
 });

@@ -26,6 +26,11 @@ export const wholeNumber = (min: number, max: number, standard: number) =>
 export const flag = (standard: boolean) =>
   z.enum(["true", "false"], "must be true or false").transform((v) => v === "true").default(standard);
 
+export const LogEnv = z.object({
+  LOG_LEVEL: z.enum(["debug", "info", "warn", "error"], "must be debug, info, warn or error").default("info")
+    .describe("What of the log is written, one JSON line a piece of work"),
+});
+
 /** What every process needs. */
 export const BusEnv = z.object({
   NATS_URL: z.string("must be set").min(1).describe("Where the bus listens, credentials included; several by commas"),

@@ -8,6 +8,7 @@ import type { ZodObject } from "zod";
 import { GatewayEnv } from "../../gateway/env.ts";
 import { freePorts, type Program, programs } from "../../ops/fleet.ts";
 import { findNatsServer, WANTED_NATS } from "../../ops/setup.mjs";
+import { LogEnv } from "../../runtime/env.ts";
 import { serveHealth } from "../../runtime/health-server.ts";
 import { TelemetryEnv } from "../../runtime/telemetry.ts";
 import { ConnectorEnv } from "../../services/connector/env.ts";
@@ -62,7 +63,10 @@ describe("docker-compose.yml", () => {
   test.for(programs)("lets %s be told all that it reads, and tells it nothing else", (program) => {
     const inImage = all(dockerfile, /([A-Z_]+)=\S+/g);
     const given = environmentOf(program);
-    const known = new Set([...Object.keys(reads[program].shape), ...Object.keys(TelemetryEnv.shape)]);
+    const known = new Set([
+      ...Object.keys(reads[program].shape),
+      ...Object.keys({ ...TelemetryEnv.shape, ...LogEnv.shape }),
+    ]);
     expect(given.filter((name) => !known.has(name))).toEqual([]);
     expect(Object.keys(reads[program].shape).filter((name) => !given.includes(name) && !inImage.includes(name)))
       .toEqual([]);
