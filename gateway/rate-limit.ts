@@ -7,7 +7,7 @@ import type { KV } from "@nats-io/kv";
 import { Fault } from "../contracts/errors.ts";
 import { isLive, lostRace } from "../runtime/buckets.ts";
 import type { Log } from "../runtime/log.ts";
-import { measure } from "../runtime/telemetry.ts";
+import { measure } from "../runtime/measure.ts";
 import { type Counts, grantIn, prune, resetAfter, total, WINDOW_SECONDS } from "./window.ts";
 
 /** Where a caller stands, for the X-RateLimit headers. */

@@ -10,7 +10,8 @@ import type { BusEnv } from "./env.ts";
 import { type Inbox, NoAnswer, openInbox } from "./inbox.ts";
 import { keepCopies } from "./jetstream.ts";
 import type { Log } from "./log.ts";
-import { inSpan, measure } from "./telemetry.ts";
+import { measure } from "./measure.ts";
+import { inSpan } from "./telemetry.ts";
 
 export interface Bus extends AsyncDisposable {
   readonly nc: NatsConnection;

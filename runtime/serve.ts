@@ -9,8 +9,9 @@ import { parse } from "../contracts/validation.ts";
 import { type Abandonable, faultReply, fromHeaders } from "./context.ts";
 import { checkAll, type Checks } from "./health.ts";
 import type { Log } from "./log.ts";
+import { measure } from "./measure.ts";
 import { outageOr } from "./outage.ts";
-import { currentTraceId, inSpan, measure } from "./telemetry.ts";
+import { currentTraceId, inSpan } from "./telemetry.ts";
 
 type AnyHandler = (input: unknown, call: Call) => Promise<unknown>;
 

@@ -1,7 +1,7 @@
 /** Keeps every connector that is announced, not paused and not owned by another process running here. */
 import { ConnectorLoad, type ConnectorRoute, type ConnectorStatus } from "../../contracts/ingestion.ts";
 import type { Log } from "../../runtime/log.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 import type { Claim, Ownership } from "./ownership.ts";
 import type { Outcome, Reader, ReaderDeps } from "./reader.ts";
 

@@ -1,6 +1,6 @@
 /** Dead letters: kept with their payload, so that they can be read and replayed after their event has expired. */
+import { measure } from "../../runtime/measure.ts";
 import type { Publisher } from "../../runtime/publish.ts";
-import { measure } from "../../runtime/telemetry.ts";
 import type { Payload } from "../../contracts/deliveries.ts";
 import { notFound } from "../../contracts/errors.ts";
 import { eventHeaders, type Match, type QueuedDelivery } from "../../contracts/pipeline.ts";

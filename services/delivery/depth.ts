@@ -1,7 +1,7 @@
 /** How much is queued, and for how long: measured now and then, for whoever watches. */
 import { deliveryStreamName } from "../../contracts/streams.ts";
 import type { Log } from "../../runtime/log.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 import type { Wire } from "./wire.ts";
 
 const EVERY_MS = 15_000;

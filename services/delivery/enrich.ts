@@ -6,7 +6,7 @@
 import type { DeliveryContext } from "../../contracts/deliveries.ts";
 import type { QueuedDelivery } from "../../contracts/pipeline.ts";
 import type { Bus } from "../../runtime/bus.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 import type { AgentRef } from "./delivery-id.ts";
 
 export interface Wanted {

@@ -2,7 +2,7 @@
 import { jetstreamManager } from "@nats-io/jetstream";
 import type { NatsConnection } from "@nats-io/nats-core";
 import { consumers } from "../../contracts/streams.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 
 const EVERY_MS = 15_000;
 

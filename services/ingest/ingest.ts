@@ -5,7 +5,7 @@ import { BATCH_MAX, type CloudEvent, type Published } from "../../contracts/even
 import type { Handlers } from "../../contracts/operations.ts";
 import type { AgentRoute } from "../../contracts/routes.ts";
 import { shown } from "../../contracts/validation.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 import { accept } from "./accept.ts";
 import type { EventLog } from "./event-log.ts";
 import type { Meter, ReadUsage } from "./usage.ts";

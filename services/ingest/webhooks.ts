@@ -5,7 +5,7 @@ import type { CloudEvent, Published } from "../../contracts/events.ts";
 import type { Handlers } from "../../contracts/operations.ts";
 import { shown } from "../../contracts/validation.ts";
 import { mediaTypeOf } from "../../runtime/json.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 import { FORM_TYPE } from "./form.ts";
 import { mapMessage, type Mapped, mapWebhook } from "./webhook-map.ts";
 import type { Registration, TenantWebhooks, WebhookDirectory } from "./webhook-routes.ts";

@@ -1,6 +1,6 @@
 /** How far search is behind what was kept: told every now and then, for all tenants together. */
 import type { Log } from "../../runtime/log.ts";
-import { measure } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
 import { recipeOf } from "./prepare.ts";
 import type { IndexRows } from "./store/index-rows.ts";
 

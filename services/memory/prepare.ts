@@ -1,7 +1,7 @@
 /** What an index needs of a text: its words and its meaning, computed once and kept beside the memory. */
 import type { Log } from "../../runtime/log.ts";
+import { measure } from "../../runtime/measure.ts";
 import { within } from "../../runtime/pause.ts";
-import { measure } from "../../runtime/telemetry.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import { LEXICON, packSparse, sparseOf } from "./lexical.ts";
 import { packDense } from "./vectors.ts";

@@ -1,8 +1,8 @@
 /** One search: what the question says, candidates from the index, the truth about them from Postgres, then the order. */
 import type { MemorySearch, SearchResult } from "../../contracts/memory.ts";
 import type { Log } from "../../runtime/log.ts";
+import { measure } from "../../runtime/measure.ts";
 import { within } from "../../runtime/pause.ts";
-import { measure } from "../../runtime/telemetry.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import type { Keeper } from "./index/keeper.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex } from "./index/port.ts";

@@ -4,7 +4,8 @@ import { readFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { describe, expect, test } from "vitest";
-import { measure, startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
+import { measure } from "../../runtime/measure.ts";
+import { startTelemetry, TelemetryEnv } from "../../runtime/telemetry.ts";
 
 const root = new URL("../../", import.meta.url);
 const read = (path: string) => readFile(new URL(path, root), "utf8");
