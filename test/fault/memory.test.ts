@@ -232,7 +232,10 @@ describe("an index that is away", () => {
       const progress = await w.operator("operator.memory_index");
       return progress.trouble !== null && progress;
     }, "the trouble to be known");
-    expect([behind, trouble]).toEqual([2, expect.any(String)]);
+    expect([behind, trouble]).toEqual([2, expect.stringContaining("Qdrant")]);
+    await expect(w.operator("operator.memory_index_check", { repair: false })).rejects.toMatchObject({
+      code: "service_unavailable",
+    });
   });
 });
 

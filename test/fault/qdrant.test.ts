@@ -254,7 +254,8 @@ describe.skipIf(!qdrantProgram)("Qdrant", { timeout: 180_000 }, () => {
       const id = await keep(w, agent, "walrus");
       if (isRight) await isBack(w, agent);
       else {
-        await eventually(async () => (await w.operator("operator.memory_index")).trouble, "the trouble to be known");
+        const trouble = async () => (await w.operator("operator.memory_index")).trouble;
+        expect(await eventually(trouble, "the trouble to be known")).toContain("401");
       }
       expect(await byWords(w, agent, "walrus")).toEqual({ ids: [id], degraded: !isRight });
     }

@@ -4,6 +4,7 @@
  */
 import { createHash } from "node:crypto";
 import { QdrantClient, type Schemas } from "@qdrant/js-client-rest";
+import { type Fault, unavailable } from "../../../contracts/errors.ts";
 import type { Embedder } from "../embed/embedder.ts";
 import type { Candidate, Entry, IndexQuery, MemoryIndex, Reach } from "./port.ts";
 
@@ -46,17 +47,22 @@ export function qdrantIndex(options: {
   readonly embedder: Pick<Embedder, "model" | "dimension">;
 }): QdrantIndex {
   const { url, apiKey, embedder } = options;
-  const client = (timeout: number) =>
-    new QdrantClient({
+  const asking = (timeout: number) => {
+    const client = new QdrantClient({
       ...addressOf(url),
       // As a header: given as a key, the client would write to the console about networks without TLS.
       ...(apiKey ? { headers: { "api-key": apiKey } } : {}),
       timeout,
       checkCompatibility: false,
     });
-  const [searching, telling, patient] = [client(SEARCH_MS), client(REQUEST_MS), client(PATIENT_MS)];
+    return <T>(ask: (qdrant: QdrantClient) => Promise<T>): Promise<T> =>
+      ask(client).catch((error: unknown) => {
+        throw inWords(error);
+      });
+  };
+  const [searching, telling, patiently] = [asking(SEARCH_MS), asking(REQUEST_MS), asking(PATIENT_MS)];
   const collection = `sensorium-memories-${slug(embedder.model)}`;
-  const exists = async () => (await telling.collectionExists(collection)).exists;
+  const exists = async () => (await telling((qdrant) => qdrant.collectionExists(collection))).exists;
 
   return {
     name: collection,
@@ -65,19 +71,21 @@ export function qdrantIndex(options: {
     async make() {
       if (!await exists()) {
         try {
-          await patient.createCollection(collection, {
-            vectors: { [MEANING]: { size: embedder.dimension, distance: "Dot", on_disk: true } },
-            sparse_vectors: { [WORDS]: { modifier: "idf" } },
-            // A graph for each tenant and none over all: cost must not grow with other tenants' memories.
-            hnsw_config: { payload_m: 16, m: 0 },
-          });
+          await patiently((qdrant) =>
+            qdrant.createCollection(collection, {
+              vectors: { [MEANING]: { size: embedder.dimension, distance: "Dot", on_disk: true } },
+              sparse_vectors: { [WORDS]: { modifier: "idf" } },
+              // A graph for each tenant and none over all: cost must not grow with other tenants' memories.
+              hnsw_config: { payload_m: 16, m: 0 },
+            })
+          );
         } catch (error) {
           // Another replica was faster.
           if (!await exists()) throw error;
         }
       }
       for (const [field_name, field_schema] of payloadIndexes) {
-        await patient.createPayloadIndex(collection, { field_name, field_schema, wait: true });
+        await patiently((qdrant) => qdrant.createPayloadIndex(collection, { field_name, field_schema, wait: true }));
       }
     },
 
@@ -85,11 +93,13 @@ export function qdrantIndex(options: {
       // The condition on the version is one for a whole request, so entries of one version go together.
       for (const [version, same] of Map.groupBy(entries, (entry) => entry.version)) {
         for (const some of portions(same)) {
-          await telling.upsert(collection, {
-            wait: true,
-            points: some.map((entry) => pointOf(tenant, entry)),
-            update_filter: { must: [{ key: "version", range: { lt: version } }] },
-          });
+          await telling((qdrant) =>
+            qdrant.upsert(collection, {
+              wait: true,
+              points: some.map((entry) => pointOf(tenant, entry)),
+              update_filter: { must: [{ key: "version", range: { lt: version } }] },
+            })
+          );
         }
       }
     },
@@ -97,7 +107,7 @@ export function qdrantIndex(options: {
     async remove(tenant, ids) {
       for (let from = 0; from < ids.length; from += REMOVE_AT_ONCE) {
         const points = ids.slice(from, from + REMOVE_AT_ONCE).map((id) => pointId(tenant, id));
-        await telling.delete(collection, { wait: true, points });
+        await telling((qdrant) => qdrant.delete(collection, { wait: true, points }));
       }
     },
 
@@ -115,9 +125,9 @@ export function qdrantIndex(options: {
       }
       if (legs.length === 0) return [];
       const filter = filterOf(tenant, query);
-      const found = (await searching.queryBatch(collection, {
-        searches: legs.map((leg) => ({ ...leg, filter, limit: count, with_payload: STANDING })),
-      })).map(({ points }) => points);
+      const searches = legs.map((leg) => ({ ...leg, filter, limit: count, with_payload: STANDING }));
+      const found = (await searching((qdrant) => qdrant.queryBatch(collection, { searches })))
+        .map(({ points }) => points);
 
       // What one leg proposes the other judges too. One that found fewer than it might has already judged all it can.
       const proposed = new Map(found.flat().map((point) => [point.id, point]));
@@ -126,13 +136,12 @@ export function qdrantIndex(options: {
         return { leg, i, ids: found[i]!.length < count ? [] : [...proposed.keys()].filter((id) => !judged.has(id)) };
       }).filter(({ ids }) => ids.length > 0);
       if (unjudged.length > 0) {
-        const judged = await searching.queryBatch(collection, {
-          searches: unjudged.map(({ leg, ids }) => ({
-            ...leg,
-            filter: { must: [inTenant(tenant), { has_id: ids }] },
-            limit: ids.length,
-          })),
-        });
+        const searches = unjudged.map(({ leg, ids }) => ({
+          ...leg,
+          filter: { must: [inTenant(tenant), { has_id: ids }] },
+          limit: ids.length,
+        }));
+        const judged = await searching((qdrant) => qdrant.queryBatch(collection, { searches }));
         unjudged.forEach(({ i }, at) => found[i]!.push(...judged[at]!.points));
       }
       return candidates([...proposed.values()], dense && found[0]!, sparse && found.at(-1)!);
@@ -142,12 +151,15 @@ export function qdrantIndex(options: {
       const held = new Map<string, number>();
       let offset: Schemas["ExtendedPointId"] | undefined;
       do {
-        const page = await patient.scroll(collection, {
-          filter: { must: [inTenant(tenant)] },
-          limit: SCROLL_AT_ONCE,
-          with_payload: ["id", "version"],
-          ...(offset === undefined ? {} : { offset }),
-        });
+        const from = offset === undefined ? {} : { offset };
+        const page = await patiently((qdrant) =>
+          qdrant.scroll(collection, {
+            filter: { must: [inTenant(tenant)] },
+            limit: SCROLL_AT_ONCE,
+            with_payload: ["id", "version"],
+            ...from,
+          })
+        );
         for (const { payload } of page.points) held.set(String(payload?.id), Number(payload?.version));
         offset = page.next_page_offset as Schemas["ExtendedPointId"] | undefined ?? undefined;
       } while (offset !== undefined);
@@ -155,11 +167,11 @@ export function qdrantIndex(options: {
     },
 
     async drop(tenant) {
-      await patient.delete(collection, { wait: true, filter: { must: [inTenant(tenant)] } });
+      await patiently((qdrant) => qdrant.delete(collection, { wait: true, filter: { must: [inTenant(tenant)] } }));
     },
 
     async check() {
-      await telling.getCollection(collection);
+      await telling((qdrant) => qdrant.getCollection(collection));
     },
 
     async [Symbol.asyncDispose]() {},
@@ -222,6 +234,21 @@ function* portions(entries: readonly Entry[]): Generator<Entry[]> {
     numbers += more;
   }
   if (some.length > 0) yield some;
+}
+
+/** The client says "fetch failed" or "Bad Request", and keeps to itself what it knows of the reason. */
+function inWords(error: unknown): Fault {
+  const { name, status, data, cause, message } = error as Error & {
+    status?: number;
+    data?: { status?: { error?: string } };
+    cause?: { code?: string; message?: string };
+  };
+  const reason = status === undefined
+    ? name === "AbortError" || name === "QdrantClientTimeoutError"
+      ? "no answer in time"
+      : cause?.code ?? cause?.message ?? message
+    : `${status} ${data?.status?.error ?? message}`;
+  return unavailable(`Qdrant is of no help: ${reason}`, error);
 }
 
 /** The client takes the port of a URL for Qdrant's own when it is the scheme's, and leaves out the path. */
