@@ -98,18 +98,18 @@ describe("the builtin embedder", () => {
     await expect(work).rejects.toThrow("enough");
   });
 
+  // Thirty times what a memory may hold: what costs the square of a text's length would not end within the test's time.
+  const MANY = 1_000_000;
   test.each([
-    ["letters without a space", "a".repeat(32_768)],
-    ["one character a word", "日".repeat(32_768)],
-    ["only marks", "\u0301".repeat(32_768)],
-    ["words that must be split", "zyxwvut".repeat(14).concat(" ").repeat(331).slice(0, 32_768)],
-    ["brackets", "[".repeat(32_768)],
-    ["almost special", "[CLS".repeat(8_192)],
-  ])("a text of 32,768 characters causes no stall: %s", async (_, text) => {
-    await builtin.embed([text]);
-    const before = performance.now();
-    await builtin.embed([text]);
-    expect(performance.now() - before).toBeLessThan(200);
+    ["letters without a space", "a"],
+    ["one character a word", "日"],
+    ["only marks", "\u0301"],
+    ["words that must be split", "zyxwvut".repeat(14).concat(" ")],
+    ["brackets", "["],
+    ["almost special", "[CLS"],
+  ])("a text of a million characters is read to its end: %s", async (_, part) => {
+    const [vector] = await builtin.embed([part.repeat(MANY / part.length)]);
+    expect(vector!.every(Number.isFinite)).toBe(true);
   });
 });
 
