@@ -2,7 +2,7 @@
 import type { NatsConnection } from "@nats-io/nats-core";
 import { Expired, type QueuedDelivery } from "../../contracts/pipeline.ts";
 import { consumers, deliveryStreamName } from "../../contracts/streams.ts";
-import { parseDelivery } from "../../contracts/subjects.ts";
+import { parseDelivery, subjects } from "../../contracts/subjects.ts";
 import { consume, type Consumption, type Outcome, type Taken } from "../../runtime/consume.ts";
 import type { Log } from "../../runtime/log.ts";
 import { endingOf, type History, placeName } from "./history.ts";
@@ -53,9 +53,24 @@ export async function burials(deps: {
     return dead.map((found) => found?.counts ?? false);
   };
 
+  /**
+   * Has the last word on when a last attempt ends: it is moved with the lease. The broker's own clock may have run out
+   * before, when the visibility timeout was shortened since, or an extension came just as it ran out.
+   */
+  const alarmOf = ({ shard, seq }: Expired) =>
+    leaderGet(wire, consumers.expiry.stream, { last_by_subj: subjects.alarm(shard, seq) });
+
+  /** What an alarm that went off, an intent to reject or the broker's advisory says must die now. */
+  const dying = async ({ subject, body }: Taken): Promise<Expired | undefined> => {
+    const message: unknown = JSON.parse(decoder.decode(body));
+    if (subject.startsWith("expired.")) return Expired.parse(message);
+    const exhausted = readAdvisory(message as Advisory);
+    return exhausted && !await alarmOf(exhausted) ? exhausted : undefined;
+  };
+
   const work = async (batch: readonly Taken[]): Promise<Outcome[]> => {
     try {
-      const expired = batch.map(readExpired);
+      const expired = await Promise.all(batch.map(dying));
       await bury(expired.filter((item) => item !== undefined));
       return batch.map(() => "done");
     } catch (error) {
@@ -82,11 +97,14 @@ export async function burials(deps: {
 
 const decoder = new TextDecoder();
 
-/** An alarm that went off, an intent to reject, or the broker's advisory. */
-function readExpired({ subject, body }: Taken): Expired | undefined {
-  const message: unknown = JSON.parse(decoder.decode(body));
-  if (subject.startsWith("expired.")) return Expired.parse(message);
-  const { stream, stream_seq, deliveries } = message as { stream: string; stream_seq: number; deliveries: number };
+/** What the broker says of a message that it will not hand out again. */
+interface Advisory {
+  readonly stream: string;
+  readonly stream_seq: number;
+  readonly deliveries: number;
+}
+
+function readAdvisory({ stream, stream_seq, deliveries }: Advisory): Expired | undefined {
   const shard = /^DELIVERIES-(\d+)$/.exec(stream)?.[1];
   if (shard === undefined) return undefined;
   const reason = `Not acknowledged in any of ${deliveries} attempts`;
