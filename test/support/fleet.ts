@@ -7,8 +7,8 @@ import { type Operated, operated } from "./world.ts";
 
 export interface TestFleet extends Fleet, Operated {}
 
-/** TEST_FULL=true: every process and every broker in its turn, instead of one of each kind. */
-export const isFull = process.env.TEST_FULL === "true";
+/** `npm run test:faults`: every process and every broker in its turn, instead of one of each kind. */
+export const isFull = process.env.FAULTS === "long";
 
 /** TEST_RUNTIME=deno runs the processes under Deno. */
 const runtime = (process.env.TEST_RUNTIME ?? "node") as Runtime;
