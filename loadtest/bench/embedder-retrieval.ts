@@ -1,112 +1,116 @@
-/** Retrieval on a BEIR-style collection: scores of every document for every query, and what they are worth. */
+/** Retrieval on judged collections: how well words, meaning and both together find what was asked for. */
 import { readFile } from "node:fs/promises";
+import { idf, queryTerms, sparseOf, type SparseVector } from "../../services/memory/lexical.ts";
 import { cosine } from "./embedder-similarity.ts";
 
-export interface Collection {
-  documents: { id: string; text: string }[];
-  queries: { id: string; text: string }[];
-  /** Query → document → gain. */
-  judgements: Map<string, Map<string, number>>;
+interface Document {
+  id: string;
+  title: string;
+  text: string;
 }
 
-/** A row a query, a column a document. */
+interface Query {
+  id: string;
+  text: string;
+  /** What it is asked of: all documents, or those of its group (one conversation among many). */
+  documents: Document[];
+  gains: Map<string, number>;
+}
+
+export interface Collection {
+  documents: Document[];
+  queries: Query[];
+}
+
+/** A row a query, a column each of the documents it is asked of. */
 export type Scores = Float64Array[];
 
-// BM25 as the memory service means it, without its stemmer: k1, b, stop words out.
-const K1 = 1.2;
-const B = 0.75;
-const STOP_WORDS = new Set(
-  ("a an and are as at be but by for from had has have he her his i if in into is it its my no not of on or our she so such " +
-    "that the their them then there these they this to was we were what when where which who will with you your").split(
-      " ",
-    ),
-);
+const BEST_WEIGHT = 2.2;
 
+/** corpus.jsonl, queries.jsonl and qrels.tsv as BEIR has them; documents and queries may name a `group`. */
 export async function readCollection(folder: string): Promise<Collection> {
   const lines = async (name: string) => (await readFile(`${folder}/${name}`, "utf8")).split("\n").filter(Boolean);
-  const judgements = new Map<string, Map<string, number>>();
+  const gains = new Map<string, Map<string, number>>();
   for (const line of (await lines("qrels.tsv")).slice(1)) {
     const [query, document, gain] = line.split("\t");
-    if (!judgements.has(query!)) judgements.set(query!, new Map());
-    judgements.get(query!)!.set(document!, Number(gain));
+    if (Number(gain) > 0) gains.set(query!, (gains.get(query!) ?? new Map()).set(document!, Number(gain)));
   }
-  const parsed = async (name: string) => (await lines(name)).map((line) => JSON.parse(line));
+  const groups = new Map<string, Document[]>();
+  const documents = (await lines("corpus.jsonl")).map((line) => {
+    const { _id: id, title = "", text = "", group = "" } = JSON.parse(line);
+    const document = { id, title, text };
+    if (!groups.has(group)) groups.set(group, []);
+    groups.get(group)!.push(document);
+    return document;
+  });
+  const queries = (await lines("queries.jsonl")).map((line) => JSON.parse(line)).filter(({ _id }) => gains.has(_id));
   return {
-    documents: (await parsed("corpus.jsonl")).map(({ _id, title, text }) => ({
-      id: _id,
-      text: `${title ?? ""} ${text}`,
+    documents,
+    queries: queries.map(({ _id: id, text, group = "" }) => ({
+      id,
+      text,
+      documents: groups.get(group)!,
+      gains: gains.get(id)!,
     })),
-    queries: (await parsed("queries.jsonl")).map(({ _id, text }) => ({ id: _id, text })),
-    judgements,
   };
 }
 
-export async function dense(
+export async function byMeaning(
   { documents, queries }: Collection,
   embed: (texts: string[]) => Promise<ArrayLike<number>[]>,
 ): Promise<Scores> {
-  const vectors = await embed([...documents, ...queries].map(({ text }) => text));
-  return queries.map((_, q) =>
-    Float64Array.from(documents, (_, d) => cosine(vectors[documents.length + q]!, vectors[d]!))
+  const vectors = await embed([
+    ...documents.map(({ title, text }) => `${title}\n${text}`),
+    ...queries.map(({ text }) => text),
+  ]);
+  const vectorOf = new Map(documents.map((document, i) => [document, vectors[i]!]));
+  return queries.map((query, q) =>
+    Float64Array.from(query.documents, (d) => Math.max(0, cosine(vectors[documents.length + q]!, vectorOf.get(d)!)))
   );
 }
 
-export function bm25({ documents, queries }: Collection): Scores {
-  const postings = new Map<string, Map<number, number>>();
-  const lengths = documents.map(({ text }, d) => {
-    const terms = termsOf(text);
-    for (const term of terms) {
-      if (!postings.has(term)) postings.set(term, new Map());
-      const counts = postings.get(term)!;
-      counts.set(d, (counts.get(d) ?? 0) + 1);
-    }
-    return terms.length;
-  });
-  const average = lengths.reduce((sum, length) => sum + length, 0) / lengths.length;
-  return queries.map(({ text }) => {
-    const scores = new Float64Array(documents.length);
-    for (const term of termsOf(text)) {
-      const counts = postings.get(term) ?? new Map<number, number>();
-      const idf = Math.log(1 + (documents.length - counts.size + 0.5) / (counts.size + 0.5));
-      for (const [d, count] of counts) {
-        scores[d]! += idf * count * (K1 + 1) / (count + K1 * (1 - B + B * lengths[d]! / average));
+/** BM25 as a share of the most the question could get, as the memory service reads and weighs words. */
+export function byWords({ documents, queries }: Collection): Scores {
+  const readings = new Map(documents.map((document) => [document, weightsOf(sparseOf(document.title, document.text))]));
+  const frequencies = new Map<Document[], Map<number, number>>();
+  return queries.map((query) => {
+    let known = frequencies.get(query.documents);
+    if (!known) {
+      frequencies.set(query.documents, known = new Map());
+      for (const d of query.documents) {
+        for (const term of readings.get(d)!.keys()) known.set(term, (known.get(term) ?? 0) + 1);
       }
     }
-    return scores;
+    const { terms, weights } = queryTerms(query.text);
+    const importances = weights.map((weight, i) => weight * idf(query.documents.length, known.get(terms[i]!) ?? 0));
+    const highest = BEST_WEIGHT * importances.reduce((sum, value) => sum + value, 0);
+    return Float64Array.from(query.documents, (document) => {
+      const reading = readings.get(document)!;
+      let score = 0;
+      terms.forEach((term, i) => score += importances[i]! * (reading.get(term) ?? 0));
+      return highest > 0 ? score / highest : 0;
+    });
   });
 }
 
-/** Both scaled to 0…1 for each query, then weighed; `weight` is the lexical side's. */
-export function fused(lexical: Scores, semantic: Scores, weight: number): Scores {
-  return lexical.map((row, q) => {
-    const a = scaled(row), b = scaled(semantic[q]!);
-    return a.map((value, d) => weight * value + (1 - weight) * b[d]!);
-  });
+const weightsOf = ({ terms, weights }: SparseVector): Map<number, number> =>
+  new Map(Array.from(terms, (term, i) => [term, weights[i]!]));
+
+/** `share` is that of words, as in services/memory/rank.ts. */
+export function both(words: Scores, meaning: Scores, share: number): Scores {
+  return words.map((row, q) => row.map((value, d) => share * value + (1 - share) * meaning[q]![d]!));
 }
 
-export function ndcgAt10({ documents, queries, judgements }: Collection, scores: Scores): number {
-  const values: number[] = [];
-  for (const [q, { id }] of queries.entries()) {
-    const gains = judgements.get(id);
-    if (!gains) continue;
+export function ndcgAt10({ queries }: Collection, scores: Scores): number {
+  const values = queries.map(({ documents, gains }, q) => {
     const row = scores[q]!;
     const top = documents.map((_, d) => d).sort((a, b) => row[b]! - row[a]! || a - b).slice(0, 10);
     const best = [...gains.values()].sort((a, b) => b - a).slice(0, 10);
-    values.push(discounted(top.map((d) => gains.get(documents[d]!.id) ?? 0)) / discounted(best));
-  }
+    return discounted(top.map((d) => gains.get(documents[d]!.id) ?? 0)) / discounted(best);
+  });
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
 function discounted(gains: number[]): number {
   return gains.reduce((sum, gain, rank) => sum + gain / Math.log2(rank + 2), 0);
-}
-
-function scaled(row: Float64Array): Float64Array {
-  let low = Infinity, high = -Infinity;
-  for (const value of row) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  return row.map((value) => high > low ? (value - low) / (high - low) : 0);
-}
-
-function termsOf(text: string): string[] {
-  return (text.toLowerCase().match(/[a-z0-9]+/g) ?? []).filter((term) => !STOP_WORDS.has(term));
 }

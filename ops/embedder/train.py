@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--teacher", type=Path, required=True)
-    parser.add_argument("--evaluation", type=Path, help="folder with stsb/ and cranfield/, for measuring only")
+    parser.add_argument("--evaluation", type=Path, help="folder with stsb/ and judged sets, for measuring only")
     parser.add_argument("--cache", type=Path, help="keeps the teacher's vectors between runs")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--config", action="append", default=[], help="JSON of Config; several are trained in turn")
@@ -71,7 +71,7 @@ def main() -> None:
             continue
         config = Config(**json.loads(text))
         started = time.time()
-        table, pairs = train(config, data, teacher, tests, device, lambda m: say(began, f"{config.name}: {m}"))
+        table, pairs = train(config, data, teacher, device, lambda m: say(began, f"{config.name}: {m}"))
         say(began, f"{config.name} {json.dumps(asdict(config))} {time.time() - started:.0f} s")
         if tests:
             for power, flatten in sorted({(1.0, 0.0), (0.85, 0.0), (1.0, 0.25), (config.norm_power, config.flatten)}):
@@ -216,7 +216,7 @@ def with_pairs(flat: np.ndarray, lengths: np.ndarray, pairs: np.ndarray) -> tupl
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def train(config: Config, data: Data, teacher: Teacher, tests, device: str, log):
+def train(config: Config, data: Data, teacher: Teacher, device: str, log):
     torch.manual_seed(SEED)
     rng = np.random.default_rng(SEED)
     pairs = frequent_pairs(data, config.pairs, config.pair_choice)
@@ -249,8 +249,7 @@ def train(config: Config, data: Data, teacher: Teacher, tests, device: str, log)
             step += 1
             if at % 50 == 0:
                 total = float(loss.detach())
-        if tests and epoch % 8 == 7:
-            log(f"epoch {epoch + 1} loss {total:.4f} " + tests.short(tests.student_scores(table.detach(), pairs)))
+        log(f"epoch {epoch + 1} loss {total:.4f}")
     return table.detach(), pairs
 
 
@@ -336,10 +335,12 @@ class Tests:
         for part in ("dev", "test"):
             a, b, gold = evaluate.sts(folder / "stsb" / f"sts-{part}.csv")
             self.sts[part] = (token_ids(teacher.tokenizer, a), token_ids(teacher.tokenizer, b), gold)
-        self.collection = evaluate.beir(folder / "cranfield")
-        self.documents = token_ids(teacher.tokenizer, [f"{d['title']} {d['text']}" for d in self.collection[0]])
-        self.queries = token_ids(teacher.tokenizer, [q["text"] for q in self.collection[1]])
-        self.lexical = evaluate.bm25(self.collection[0], self.collection[1])
+        self.collections = {}
+        for path in sorted(folder.glob("*/corpus.jsonl")):
+            collection = evaluate.beir(path.parent)
+            documents = token_ids(teacher.tokenizer, [f"{d.get('title', '')} {d['text']}" for d in collection[0]])
+            queries = token_ids(teacher.tokenizer, [q["text"] for q in collection[1]])
+            self.collections[path.parent.name] = (collection, documents, queries)
         rows = np.flatnonzero(data.held)[:20000]
         self.held = [data.flat[data.starts[r] : data.starts[r] + data.lengths[r]] for r in rows]
         self.held_near = nearest(data.vectors[torch.from_numpy(rows).to(data.vectors.device)].float())
@@ -348,11 +349,9 @@ class Tests:
         out = {}
         for part, (a, b, gold) in self.sts.items():
             out[part] = evaluate.spearman((encode(a) * encode(b)).sum(-1).cpu().numpy(), gold)
-        dense = (encode(self.queries) @ encode(self.documents).T).cpu().numpy()
-        out["ndcg"] = evaluate.ndcg(dense, *self.collection)
-        out["bm25"] = evaluate.ndcg(self.lexical, *self.collection)
-        for weight in (0.5, 0.6, 0.7):
-            out[f"fused{weight}"] = evaluate.ndcg(evaluate.fused(self.lexical, dense, weight), *self.collection)
+        for name, (collection, documents, queries) in self.collections.items():
+            dense = (encode(queries) @ encode(documents).T).cpu().numpy()
+            out[name] = evaluate.ndcg(dense, *collection)
         near = nearest(encode(self.held))
         out["near"] = float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(near.tolist(), self.held_near.tolist())]))
         return out
@@ -372,9 +371,6 @@ class Tests:
 
     def report(self, s: dict) -> str:
         return " ".join(f"{k} {v:.4f}" for k, v in s.items())
-
-    def short(self, s: dict) -> str:
-        return f"dev {s['dev']:.4f} ndcg {s['ndcg']:.4f} near {s['near']:.4f}"
 
 
 def nearest(vectors: torch.Tensor) -> torch.Tensor:
