@@ -127,7 +127,7 @@ describe("several replicas", () => {
   test("whichever keeps a memory, whichever is asked finds it at once", async () => {
     await using w = await world({ services: ["registry", "memory"], replicas: 3, env: fast });
     const agent = await (await w.tenant()).agent();
-    await Promise.all(Array.from({ length: 60 }, async (_, i) => {
+    const one = async (i: number) => {
       const { body } = await keep(w, agent, `word${i}q`);
       expect(idsOf(await search(w, agent, `word${i}q`, { mode: "lexical" }))).toEqual([body.id]);
       const changed = await w.request("PATCH", `/memories/${body.id}`, {
@@ -139,7 +139,11 @@ describe("several replicas", () => {
       expect(idsOf(await search(w, agent, `word${i}q`, { mode: "lexical" }))).toEqual([]);
       await w.request("DELETE", `/memories/${body.id}`, { token: agent.token });
       expect(idsOf(await search(w, agent, `changed${i}q`, { mode: "lexical" }))).toEqual([]);
-    }));
+    };
+    // Some at once, but no more than a busy machine answers in time.
+    for (let round = 0; round < 5; round++) {
+      await Promise.all(Array.from({ length: 12 }, (_, i) => one(round * 12 + i)));
+    }
   });
 
   test("a write that commits late is seen, though later ones were seen before it", async () => {
