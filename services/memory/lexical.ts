@@ -5,7 +5,7 @@
 import { stem } from "./porter.ts";
 
 /** Whoever changes what a text is read as raises this, and every memory is read anew in the background. */
-export const LEXICON = 1;
+export const LEXICON = 2;
 
 /** Term → weight, in two columns. A term is a 32-bit hash: a collision costs a wrong hint, never a wrong answer. */
 export interface SparseVector {
@@ -14,7 +14,8 @@ export interface SparseVector {
 }
 
 const K1 = 1.2;
-const B = 0.75;
+/** Conversations put long answers beside short remarks; a smaller B lets the long ones win by having more words. */
+const B = 0.9;
 /** Fixed rather than measured: better than the true average for short texts, and no text's weights depend on others. */
 const AVERAGE_LENGTH = 128;
 

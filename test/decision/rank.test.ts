@@ -19,7 +19,8 @@ const order = (...candidates: Candidate[]) => rank(candidates, NOW).map(({ id })
 
 describe("relevance", () => {
   test.each([
-    [0.8, 0.4, 0.6],
+    [0.8, 0.4, 0.56],
+    [0.4, 0.8, 0.64],
     [0.8, null, 0.8],
     [null, 0.4, 0.4],
     [null, null, 0],
