@@ -1,10 +1,12 @@
 /** The indexes under the one suite; and what Qdrant is asked for, where there is none to ask. */
+import { QdrantClient } from "@qdrant/js-client-rest";
 import { afterAll, describe, expect, test } from "vitest";
 import { ulid } from "../../contracts/identity.ts";
 import { embeddedIndex } from "../../services/memory/index/embedded.ts";
 import { addressOf, filterOf, qdrantIndex } from "../../services/memory/index/qdrant.ts";
+import { eventually } from "../support/eventually.ts";
 import { type Qdrant, qdrant, qdrantProgram } from "../support/qdrant.ts";
-import { conformance, DIMENSION, words } from "./memory-index-conformance.ts";
+import { conformance, DIMENSION, direction, entry, words } from "./memory-index-conformance.ts";
 
 conformance("embedded", async () => embeddedIndex(DIMENSION));
 conformance(
@@ -23,6 +25,48 @@ if (process.env.QDRANT_URL || qdrantProgram) {
     await index.make();
     return index;
   });
+
+  test("a graph of Qdrant's that begins at others' memories hides nobody's own", async () => {
+    const url = process.env.QDRANT_URL ?? (await (own ??= qdrant())).url;
+    const { QDRANT_API_KEY: apiKey } = process.env;
+    const index = qdrantIndex({
+      url,
+      ...(apiKey ? { apiKey } : {}),
+      embedder: { model: `test-${ulid()}`, dimension: DIMENSION },
+    });
+    await index.make();
+    const client = new QdrantClient({ url, ...(apiKey ? { apiKey } : {}), checkCompatibility: false });
+    // From 40 memories of 64 numbers on, rather than from 40,000.
+    await client.updateCollection(index.name, {
+      hnsw_config: { full_scan_threshold: 10 },
+      optimizers_config: { indexing_threshold: 100, default_segment_number: 1 },
+    });
+    const [tenant, agents, count] = [`ten_${ulid()}`, 40, 3_000];
+    await index.upsert(
+      tenant,
+      Array.from(
+        { length: count },
+        (_, i) => entry(`m${i}`, "", { agent: `agt_${i % agents}`, scope: "agent", dense: direction(i) }),
+      ),
+    );
+    await eventually(
+      async () => {
+        const { status, indexed_vectors_count } = await client.getCollection(index.name);
+        return status === "green" && indexed_vectors_count! >= count;
+      },
+      "the graph",
+      120_000,
+    );
+    for (let n = 0; n < agents; n++) {
+      const found = await index.search(tenant, {
+        reach: { agent: `agt_${n}`, scopes: ["agent"] },
+        nowMs: 1_800_000_000_000,
+        dense: direction(n),
+        count: 100,
+      });
+      expect(found).toHaveLength(count / agents);
+    }
+  }, 180_000);
 } else {
   describe("the qdrant index", () => {
     test.skip("was not tried: set QDRANT_URL or QDRANT_BIN to run the same suite against Qdrant", () => {});

@@ -34,6 +34,7 @@ const NUMBERS_AT_ONCE = 150_000;
 const REMOVE_AT_ONCE = 5_000;
 const SCROLL_AT_ONCE = 2_000;
 const PORT = 6_333;
+const GRAPH = { hnsw_ef: 256, acorn: { enable: true, max_selectivity: 1 } };
 
 /**
  * Qdrant knows how rare a word is, and does not tell. Its best score stands for this much of the most a question could
@@ -114,7 +115,8 @@ export function qdrantIndex(options: {
     async search(tenant, query) {
       const { dense, sparse, count } = query;
       const legs: Leg[] = [];
-      if (dense) legs.push({ query: [...dense], using: MEANING });
+      // Where a filter passes few of a graph's points, the way between them leads over others (ACORN).
+      if (dense) legs.push({ query: [...dense], using: MEANING, params: GRAPH });
       if (sparse) {
         legs.push({
           query: { indices: [...sparse.terms], values: [...sparse.weights] },
@@ -128,6 +130,12 @@ export function qdrantIndex(options: {
       const searches = legs.map((leg) => ({ ...leg, filter, limit: count, with_payload: STANDING }));
       const found = (await searching((qdrant) => qdrant.queryBatch(collection, { searches })))
         .map(({ points }) => points);
+      // A graph that cannot be entered under the filter answers with nothing: its few entries may all be other readers'
+      // memories, or removed. Then everything that passes is compared, which is little where there is little.
+      if (dense && found[0]!.length < count) {
+        const exactly = { ...searches[0]!, params: { exact: true } };
+        found[0] = (await searching((qdrant) => qdrant.query(collection, exactly))).points;
+      }
 
       // What one leg proposes the other judges too. One that found fewer than it might has already judged all it can.
       const proposed = new Map(found.flat().map((point) => [point.id, point]));
