@@ -25,6 +25,10 @@ declare const WebAssembly: {
 };
 
 const PAGE = 65_536;
+/** What 32 bits can say. */
+const MOST_PAGES = 65_536;
+/** 16 MB. */
+const LEAST_GROWTH = 256;
 /** Blocks begin where the widest load likes them to. */
 const ALIGNMENT = 16;
 const SMALLEST = 256;
@@ -36,7 +40,7 @@ const compiled = new WebAssembly.Module(readFileSync(new URL("./kernel.wasm", im
  * addresses, so each partition cannot have its own. What is freed is used again; the memory itself never shrinks.
  */
 export class Arena {
-  readonly #memory = new WebAssembly.Memory({ initial: 1, maximum: PAGE });
+  readonly #memory = new WebAssembly.Memory({ initial: 1, maximum: MOST_PAGES });
   readonly kernel = new WebAssembly.Instance(compiled, { index: { memory: this.#memory } })
     .exports as Kernel;
   readonly #free = new Map<number, number[]>();
@@ -52,14 +56,21 @@ export class Arena {
     const freed = this.#free.get(size)?.pop();
     if (freed !== undefined) return freed;
     const place = this.#used;
-    const lacking = Math.ceil((place + size - this.int8.byteLength) / PAGE);
-    if (lacking > 0) {
-      this.#memory.grow(lacking);
-      this.int8 = new Int8Array(this.#memory.buffer);
-      this.int32 = new Int32Array(this.#memory.buffer);
-    }
+    if (place + size > this.int8.byteLength) this.#grow(place + size);
     this.#used += size;
     return place;
+  }
+
+  /**
+   * Far more than is asked for, and seldom: pages that nobody touches cost nothing, but each growth looks to the garbage
+   * collector as if all of the memory had been allocated once more.
+   */
+  #grow(bytes: number): void {
+    const pages = this.int8.byteLength / PAGE;
+    const needed = Math.ceil(bytes / PAGE);
+    this.#memory.grow(Math.max(needed, Math.min(MOST_PAGES, pages + Math.max(LEAST_GROWTH, pages / 2 | 0))) - pages);
+    this.int8 = new Int8Array(this.#memory.buffer);
+    this.int32 = new Int32Array(this.#memory.buffer);
   }
 
   /** Gives back what `take` gave for so many bytes. */
