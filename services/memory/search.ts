@@ -5,7 +5,7 @@ import { measure } from "../../runtime/measure.ts";
 import { within } from "../../runtime/pause.ts";
 import type { Embedder } from "./embed/embedder.ts";
 import type { Keeper } from "./index/keeper.ts";
-import type { Candidate, Entry, IndexQuery, MemoryIndex } from "./index/port.ts";
+import type { Candidate, IndexQuery, MemoryIndex } from "./index/port.ts";
 import { idf, isStopWord, queryTerms, type SparseVector, unpackSparse, wordsOf } from "./lexical.ts";
 import { rank, type Ranked } from "./rank.ts";
 import { stem } from "./porter.ts";
@@ -51,7 +51,7 @@ export function searcher(deps: SearchDeps): Search {
       ...(asked.min_confidence === undefined ? {} : { minConfidence: asked.min_confidence }),
     };
     const words = asked.mode === "semantic" ? undefined : queryTerms(asked.query);
-    const [dense, readiness] = await Promise.all([
+    const [dense, isReady] = await Promise.all([
       asked.mode === "lexical" ? undefined : vectorOf(asked.query, signal),
       keeper.ready(reader.tenant),
     ]);
@@ -65,18 +65,14 @@ export function searcher(deps: SearchDeps): Search {
       count: Math.max(LEAST_CANDIDATES, 2 * asked.limit),
     };
 
-    const proposed = readiness.state === "ready"
+    const proposed = isReady
       ? await index.search(reader.tenant, query, signal).catch((error: unknown) => {
         log.warn("memory.index_away", { error });
         return undefined;
       })
       : undefined;
-    const candidates = proposed && readiness.state === "ready"
-      ? [
-        ...proposed.filter(({ id }) => !readiness.gone.has(id)),
-        ...compared(readiness.missing, query),
-        ...query.dense || query.sparse ? [] : await literally(reader, filter, asked.query),
-      ]
+    const candidates = proposed
+      ? [...proposed, ...query.dense || query.sparse ? [] : await literally(reader, filter, asked.query)]
       : await unindexed(reader, filter, asked.query, query.sparse);
     const { results, dropped } = await taken(reader, filter, rank(candidates, nowMs), asked.limit);
     const degraded = proposed === undefined || dense === "away";
@@ -155,20 +151,6 @@ function queryVectors({ embedder, patienceMs, log }: SearchDeps) {
   };
 }
 
-/** What the index has not been told yet, compared here. */
-function compared(entries: readonly Entry[], { sparse, dense }: IndexQuery): Candidate[] {
-  if (entries.length === 0) return [];
-  const lexical = sparse ? lexicalScores(entries.map((entry) => entry.sparse), sparse) : undefined;
-  return entries.map((entry, i) => ({
-    id: entry.id,
-    confidence: entry.confidence,
-    importance: entry.importance,
-    freshAt: entry.freshAt,
-    similarity: dense && entry.dense?.length === dense.length ? Math.max(0, dot(dense, entry.dense)) : null,
-    lexical: lexical ? lexical[i]! : null,
-  }));
-}
-
 /** BM25 as a share of the most the question could get, with rarity judged among the texts at hand. */
 function lexicalScores(texts: readonly SparseVector[], { terms, weights }: SparseVector): number[] {
   const frequencies = new Map<number, number>([...terms].map((term) => [term, 0]));
@@ -186,10 +168,4 @@ function lexicalScores(texts: readonly SparseVector[], { terms, weights }: Spars
     text.terms.forEach((term, i) => score += (importances.get(term) ?? 0) * text.weights[i]!);
     return highest === 0 ? 0 : Math.min(1, score / highest);
   });
-}
-
-function dot(a: Float32Array, b: Float32Array): number {
-  let sum = 0;
-  for (let i = 0; i < a.length; i++) sum += a[i]! * b[i]!;
-  return sum;
 }

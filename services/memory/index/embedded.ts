@@ -90,8 +90,6 @@ export function embeddedIndex(dimension: number, options: { readonly codesLimit?
       tenants.delete(name);
     },
 
-    async check() {},
-
     async [Symbol.asyncDispose]() {
       tenants.clear();
     },

@@ -27,8 +27,6 @@ export interface FollowOptions {
   readonly idleMs: number;
 }
 
-const NOTHING: ReadonlySet<string> = new Set();
-
 export function follower({ index, rows, log, patienceMs, idleMs }: FollowOptions): Keeper {
   const followed = new Map<string, Followed>();
   let trouble: string | undefined;
@@ -85,9 +83,9 @@ export function follower({ index, rows, log, patienceMs, idleMs }: FollowOptions
       const late = new Promise<"late">((resolve) => timer = setTimeout(() => resolve("late"), patienceMs));
       try {
         const first = await Promise.race([reading, late]);
-        if (first !== "late") return { state: "ready", missing: [], gone: NOTHING };
+        if (first !== "late") return true;
         reading.catch((error) => log.warn("memory.index_unread", { tenant, error }));
-        return { state: "away" };
+        return false;
       } finally {
         clearTimeout(timer);
       }

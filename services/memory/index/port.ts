@@ -65,6 +65,4 @@ export interface MemoryIndex extends AsyncDisposable {
   versions(tenant: string): Promise<Map<string, number>>;
   /** Forgets a tenant altogether. */
   drop(tenant: string): Promise<void>;
-  /** Throws when it cannot answer. */
-  check(): Promise<void>;
 }

@@ -14,7 +14,6 @@ const SWEEP_AT_ONCE = 200;
 const LONGEST_PAUSE_MS = 5_000;
 /** A write is answered after that, told or not. */
 const PATIENCE_MS = 1_500;
-const NOTHING: ReadonlySet<string> = new Set();
 
 export function pusher(deps: {
   readonly index: QdrantIndex;
@@ -103,7 +102,7 @@ export function pusher(deps: {
     },
 
     async ready() {
-      return isPrepared ? { state: "ready", missing: [], gone: NOTHING } : { state: "away" };
+      return isPrepared;
     },
 
     async repair(tenant, ids, gone) {

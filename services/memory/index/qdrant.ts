@@ -178,10 +178,6 @@ export function qdrantIndex(options: {
       await patiently((qdrant) => qdrant.delete(collection, { wait: true, filter: { must: [inTenant(tenant)] } }));
     },
 
-    async check() {
-      await telling((qdrant) => qdrant.getCollection(collection));
-    },
-
     async [Symbol.asyncDispose]() {},
   };
 }
