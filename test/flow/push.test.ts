@@ -104,10 +104,14 @@ describe("a push to an agent that wants to know more", () => {
   test("brings the nearest memories of the agent and its team, as text; with none it brings nothing", async () => {
     const complete = (depth: "light" | "full") =>
       // On a busy machine memory may not answer in time; that is a promise of its own.
-      eventually(async () => {
-        const context = DeliveryContext.parse(JSON.parse(await pushed(w, "treasury", depth, remember)));
-        return !context.incomplete && context;
-      }, "memory in time");
+      eventually(
+        async () => {
+          const context = DeliveryContext.parse(JSON.parse(await pushed(w, "treasury", depth, remember)));
+          return !context.incomplete && context;
+        },
+        "memory in time",
+        60_000,
+      );
     expect((await complete("light")).memories).toEqual([
       { id: expect.any(String), title: "Refund policy", type: "semantic", score: expect.any(Number) },
     ]);
@@ -115,7 +119,7 @@ describe("a push to an agent that wants to know more", () => {
       { title: "Refund policy", content: expect.stringMatching(/treasurer$/), relationships: [] },
     ]);
     expect(await pushed(w, "treasury", "none", remember)).toBeUndefined();
-  });
+  }, 150_000);
 
   test("comes without the memory service too, and says that something is missing", async () => {
     await using alone = await world({

@@ -4,6 +4,7 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { services } from "../../contracts/operation.ts";
+import { eventually } from "../support/eventually.ts";
 import { readStream } from "../support/sse.ts";
 import { type TestAgent, type TestTenant, type World, world } from "../support/world.ts";
 
@@ -121,15 +122,14 @@ describe.each([["the gateway it had", 0], ["another gateway", 1]])("a reader tha
         for (;;) await other.delivery().then(() => got.other++);
       })(),
     ].map((work) => work.catch(() => {}));
-    for (let n = 0; n < 200 && (got.one === 0 || got.other === 0); n++) await publish();
+    await eventually(async () => (await publish(), got.one > 0 && got.other > 0), "something for each of them");
     using next = await open(agent, lastOfOne, gateway);
     await reading[0];
     const before = got.other;
     void (async () => {
       for (;;) await next.delivery();
     })().catch(() => {});
-    for (let n = 0; n < 200 && got.other === before; n++) await publish();
-    expect(got.other).toBeGreaterThan(before);
+    await eventually(async () => (await publish(), got.other > before), "something more for the other one");
   });
 });
 

@@ -136,7 +136,7 @@ test("an instance backed up under load and then destroyed comes back with all it
       await callOf(agent)("delivery.ack", { body: { delivery_ids: deliveries.map(({ id }) => id) } });
       return false;
     };
-    await eventually(isEmpty, `everything promised to ${agent.id}`).catch(() => {});
+    await eventually(isEmpty, `everything promised to ${agent.id}`, 60_000).catch(() => {});
     expect({ missing: [...missing], again }).toEqual({ missing: [], again: [] });
     expect(acknowledged.size).toBeGreaterThan(0);
   }
@@ -152,4 +152,4 @@ test("an instance backed up under load and then destroyed comes back with all it
   const anew = await client(second.baseUrl)("auth.token", { body: { api_key: one.key } });
   const { interests } = await client(second.baseUrl, anew.access_token)("interests.list", { path: { id: one.id } });
   expect(interests.map(({ event_type }) => event_type)).toEqual(["com.shop.*"]);
-}, 120_000);
+}, 240_000);
