@@ -3,11 +3,13 @@ import { jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { type KV, type KvEntry, Kvm, type KvWatchEntry } from "@nats-io/kv";
 import type { NatsConnection } from "@nats-io/nats-core";
 import { type Bucket, bucketStreamName } from "../contracts/streams.ts";
-import { replicasOf } from "./jetstream.ts";
+import { replicasOf, untilAnswered } from "./jetstream.ts";
 import type { Log } from "./log.ts";
 
 /** Opens a bucket, making it first where it does not exist, and bringing an older one up to as many copies as wanted. */
-export async function openBucket(nc: NatsConnection, bucket: Bucket): Promise<KV> {
+export const openBucket = (nc: NatsConnection, bucket: Bucket): Promise<KV> => untilAnswered(() => opened(nc, bucket));
+
+async function opened(nc: NatsConnection, bucket: Bucket): Promise<KV> {
   const kvm = new Kvm(jetstream(nc));
   const replicas = replicasOf(nc);
   const kv = await kvm.create(bucket.name, {

@@ -1,6 +1,6 @@
 /** Makes the streams a process needs, or brings them up to what the contracts say. */
 import { DiscardPolicy, jetstreamManager, RetentionPolicy, StorageType, type StreamConfig } from "@nats-io/jetstream";
-import { nanos, type NatsConnection } from "@nats-io/nats-core";
+import { errors, nanos, type NatsConnection } from "@nats-io/nats-core";
 import type { Stream } from "../contracts/streams.ts";
 
 /** How many copies of what this connection makes are kept; told once, when it is made. */
@@ -8,7 +8,28 @@ const copies = new WeakMap<NatsConnection, number>();
 export const keepCopies = (nc: NatsConnection, replicas: number): void => void copies.set(nc, replicas);
 export const replicasOf = (nc: NatsConnection): number => copies.get(nc) ?? 1;
 
-export async function ensureStreams(nc: NatsConnection, streams: readonly Stream[]): Promise<void> {
+/**
+ * Work that may be done again, tried until the broker answers. A cluster that elects its leader, or makes eighty streams
+ * for another process, answers later than a request waits; that is no reason not to start.
+ */
+export async function untilAnswered<T>(work: () => Promise<T>): Promise<T> {
+  for (let attempt = 1;; attempt++) {
+    try {
+      return await work();
+    } catch (error) {
+      const isLate = error instanceof errors.TimeoutError || error instanceof errors.NoRespondersError;
+      if (!isLate || attempt === ATTEMPTS) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  }
+}
+/** Each waits five seconds. */
+const ATTEMPTS = 6;
+
+export const ensureStreams = (nc: NatsConnection, streams: readonly Stream[]): Promise<void> =>
+  untilAnswered(() => ensure(nc, streams));
+
+async function ensure(nc: NatsConnection, streams: readonly Stream[]): Promise<void> {
   const replicas = replicasOf(nc);
   const manager = await jetstreamManager(nc);
   const present = new Map<string, StreamConfig>();
